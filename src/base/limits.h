@@ -1,0 +1,52 @@
+// Every cap of the project in one place, so that nothing grows without a bound and a reader can see them together.
+// A limit that a user can meet is named in the error that reports it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tensorfold::limits {
+
+// --- checkpoints -----------------------------------------------------------------------------------------------------
+inline constexpr std::uint64_t kSafetensorsHeaderBytesMax = 100ull << 20;
+inline constexpr std::uint64_t kJsonFileBytesMax = 256ull << 20;
+inline constexpr std::uint64_t kTensorCountMax = 1u << 20;
+inline constexpr int kTensorDimensionsMax = 8;
+inline constexpr std::uint64_t kGgufMetadataCountMax = 1u << 16;
+inline constexpr std::uint64_t kGgufStringBytesMax = 64ull << 20;
+inline constexpr std::uint64_t kGgufArrayLengthMax = 1ull << 24;
+inline constexpr int kShardCountMax = 4096;
+
+// --- models ----------------------------------------------------------------------------------------------------------
+inline constexpr std::int64_t kLayerCountMax = 1024;
+inline constexpr std::int64_t kHiddenSizeMax = 1 << 17;
+inline constexpr std::int64_t kIntermediateSizeMax = 1 << 20;
+inline constexpr std::int64_t kHeadCountMax = 1024;
+inline constexpr std::int64_t kHeadDimensionMax = 1024;
+inline constexpr std::int64_t kVocabularySizeMax = 1 << 21;
+inline constexpr std::int64_t kExpertCountMax = 4096;
+inline constexpr std::int64_t kContextTokensMax = 1 << 22;
+
+// --- text ------------------------------------------------------------------------------------------------------------
+inline constexpr std::size_t kTemplateSourceBytesMax = 1u << 20;
+inline constexpr std::size_t kTemplateOutputBytesMax = 64u << 20;
+inline constexpr std::uint64_t kTemplateStepsMax = 20'000'000;
+inline constexpr int kTemplateDepthMax = 200;
+inline constexpr std::uint32_t kRegexMatchStepsMax = 10'000'000;
+inline constexpr std::size_t kEncodeTextBytesMax = 64u << 20;
+
+// --- engine ----------------------------------------------------------------------------------------------------------
+inline constexpr int kWindowRowsMax = 16;        // pending token + drafts of one lane in one pass
+inline constexpr int kPassRowsMax = 512;         // rows of one forward pass on the CPU
+inline constexpr int kLanesMax = 256;
+inline constexpr int kKvPageTokens = 64;         // one attention tile (one-arithmetic.md, rule 5)
+inline constexpr std::size_t kStreamQueueMax = 1024;       // requests waiting for a lane
+inline constexpr std::size_t kStreamEventsMax = 1u << 16;  // undelivered events of one stream
+
+// --- HTTP ------------------------------------------------------------------------------------------------------------
+inline constexpr std::size_t kHttpLineBytesMax = 65'536;
+inline constexpr std::size_t kHttpHeaderCountMax = 100;
+inline constexpr std::size_t kHttpBodyBytesMax = 32u << 20;
+inline constexpr int kJsonDepthMax = 200;
+
+}  // namespace tensorfold::limits

@@ -1,0 +1,11 @@
+// Logging: one process-wide logger on stderr, so that stdout stays for what a command was asked to print.
+#pragma once
+
+#include <spdlog/spdlog.h>
+
+namespace tensorfold {
+
+/// Installs the stderr logger; call once at the start of main. `level` is a spdlog level name ("info", "debug", ...).
+void log_initialise(const char* level);
+
+}  // namespace tensorfold

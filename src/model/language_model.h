@@ -1,0 +1,69 @@
+// What the engine sees of a loaded model: facts, memory and one forward pass. It is an interface so that the engine's
+// scheduling can be tested with a fake whose logits are a hash of the prefix, and because ranks on several GPUs will
+// implement it too. Implemented by model/executor.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/round_plan.h"
+
+namespace tensorfold {
+
+/// Kinds of state a group of layers keeps for a stream.
+enum class CacheKind : std::uint8_t { kFull, kSliding, kLatent, kRecurrent, kShared };
+
+struct CacheGroup {
+  CacheKind kind = CacheKind::kFull;
+  std::int32_t layer_count = 0;
+  std::int32_t window = 0;          // kSliding: keys (p − window, p] are visible
+  std::uint64_t page_bytes = 0;     // bytes of one page over all the group's layers (0 for kRecurrent)
+  std::uint64_t slot_bytes = 0;     // kRecurrent: bytes of one slot over all the group's layers
+};
+
+struct ModelFacts {
+  std::string family;              // model_type
+  std::string family_title;        // for people
+  std::string backend;             // "cpu", "reference", "cuda"
+  std::string backend_path;        // "amx", "avx2", ...
+  std::int32_t arithmetic_version = 0;
+  std::int32_t vocabulary_size = 0;
+  std::int32_t hidden_size = 0;
+  std::int32_t context_max = 0;    // positions the model supports
+  std::int32_t pass_rows_max = 0;  // rows one forward() admits
+  std::uint64_t packed_weight_bytes = 0;
+  std::vector<CacheGroup> groups;  // page tables in a plan are in this order; kRecurrent groups have empty tables
+};
+
+/// Result of a pass: one entry per row that asked for it, in row order. Memory is the model's, valid until the next call.
+struct ForwardResult {
+  std::vector<std::int32_t> logits_rows;   // plan row of each logits row
+  const float* logits = nullptr;           // host memory, [logits_rows.size(), vocabulary_size], fp32
+  std::vector<std::int32_t> hidden_rows;
+  const float* hidden = nullptr;           // [hidden_rows.size(), hidden_size]
+};
+
+class LanguageModel {
+ public:
+  virtual ~LanguageModel() = default;
+  virtual const ModelFacts& facts() const = 0;
+
+  /// Allocates the pools, once, before the first pass: `page_counts[g]` pages for group g (page 0, reserved for padding
+  /// rows, is included) and `slot_count` slots (slot 0 likewise). Throws Error(kResourceExhausted).
+  virtual void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count) = 0;
+  /// Pages are zeroed when handed to a stream; so are slots.
+  virtual void zero_page(std::int32_t group, std::int32_t page) = 0;
+  virtual void zero_slot(std::int32_t slot) = 0;
+  /// Copies a page's or slot's content inside the pools (copy on write, forks).
+  virtual void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) = 0;
+  virtual void copy_slot(std::int32_t from, std::int32_t to) = 0;
+  /// Replays what is pending in `slot`; afterwards exactly one canonical state exists.
+  virtual void settle(std::int32_t slot, const std::vector<std::int32_t>& replay_rows) = 0;
+
+  /// Runs one pass. The plan must satisfy: rows <= pass_rows_max, spans cover the rows in order, a non-committing span has
+  /// at most kWindowRowsMax rows, page tables cover every position, ids are inside the vocabulary.
+  virtual void forward(const RoundPlan& plan, ForwardResult& result) = 0;
+};
+
+}  // namespace tensorfold

@@ -1,0 +1,46 @@
+// A round's plan: what one forward pass computes, as plain data without pointers or clocks. It is made in one place (the
+// engine's scheduler) and executed by the backend, so that other ranks can replay it and a log of plans is a trace.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace tensorfold {
+
+enum RowFlags : std::uint32_t {
+  kRowWantsLogits = 1u << 0,  // logits of this row are returned
+  kRowWantsHidden = 1u << 1,  // final-normed hidden state is returned (drafters, embeddings)
+  kRowIsTapped = 1u << 2,     // residual stream after the drafter's layers is returned
+};
+
+struct PlanRow {
+  std::int32_t token = 0;            // vocabulary id; unused when embedding_row >= 0
+  std::int32_t embedding_row = -1;   // row of the pass's embedding input (images, audio), or -1
+  std::int32_t sequence_index = 0;   // place in the stream's sequence: where its key is stored
+  std::array<std::int32_t, 3> rope_position{0, 0, 0};  // three axes; equal for text
+  std::int32_t parent_row = -1;      // row of the pass that precedes it on its path; -1: the committed sequence
+  std::int32_t lane = 0;             // index into RoundPlan::lanes
+  std::int32_t adapter = -1;         // adapter index or -1
+  std::uint32_t flags = 0;
+};
+
+/// Page table of one lane for one cache group: entry i holds keys [64·i, 64·i + 64); -1 = released.
+using PageTable = std::vector<std::int32_t>;
+
+struct PlanLane {
+  std::int32_t slot = 0;        // recurrent-state slot (>= 1; 0 is the padding slot)
+  std::int32_t first_row = 0;
+  std::int32_t row_count = 0;
+  std::int32_t position = 0;    // tokens committed before first_row
+  bool commits = true;          // false: a window that may be cut short (see ops/gated_delta.h)
+  std::vector<std::int32_t> replay_rows;  // accepted rows of the slot's kept window
+  std::vector<PageTable> pages;           // one per cache group
+};
+
+struct RoundPlan {
+  std::vector<PlanRow> rows;
+  std::vector<PlanLane> lanes;
+};
+
+}  // namespace tensorfold

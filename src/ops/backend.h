@@ -1,0 +1,93 @@
+// The operations a model is made of, behind one interface that the executor drives and every backend implements:
+// reference loops, CPU kernels, CUDA kernels. The boundary is here so that a family knows no backend and a backend knows
+// no model. Each operation's parameters, shapes and exact arithmetic stand in its own header.
+//
+// Memory: pointers in parameters are backend memory (host memory for the CPU and reference backends) obtained from
+// allocate(). `float*` buffers are fp32. `Activation*` buffers hold what one-arithmetic.md rule 3 rounds to bf16: norm
+// outputs, inputs of linear layers, q, attention output. Their element is backend-defined (info().activation_bytes: 2 for
+// bf16, 4 for the reference backend, whose `--rounding none` must not round); only backends look inside. Address element i
+// with activation_at(). Matrices are row-major, rows outermost, without padding unless a stride is given.
+//
+// Row invariance: every operation computes each row from that row's inputs and constants of shapes and absolute positions
+// alone. No call may let the number of rows, their neighbours or the threads enter a bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ops/attention.h"
+#include "ops/elementwise.h"
+#include "ops/gated_delta.h"
+#include "ops/linear.h"
+#include "ops/moe.h"
+#include "ops/norm.h"
+#include "ops/types.h"
+
+namespace tensorfold::ops {
+
+struct BackendInfo {
+  std::string name;             // "cpu", "reference", "cuda"
+  std::string path;             // instruction set: "amx", "avx512", "avx2", "neon", "loops", "sm_90"
+  int arithmetic_version = 0;   // bumped with any change of order or rounding; enters persistent cache keys
+  int activation_bytes = 0;     // size of one Activation element
+  int threads = 1;
+};
+
+/// Backend memory, zeroed on allocation, at least 64-byte aligned, freed with the object.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual void* data() = 0;
+  virtual std::size_t bytes() const = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const BackendInfo& info() const = 0;
+
+  /// Throws Error(kResourceExhausted) naming `purpose` and the size.
+  virtual std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose) = 0;
+  virtual void copy_to_backend(void* destination, const void* source, std::size_t bytes) = 0;
+  virtual void copy_to_host(void* destination, const void* source, std::size_t bytes) = 0;
+  virtual void zero(void* destination, std::size_t bytes) = 0;
+  /// Returns when all queued work is done (a no-op on the CPU).
+  virtual void synchronise() = 0;
+
+  // --- linear.h
+  virtual std::unique_ptr<Linear> load_linear(const LinearSource& source) = 0;
+  virtual void linear(const LinearParams& params) = 0;
+  virtual void embed(const EmbedParams& params) = 0;
+
+  // --- norm.h
+  virtual void rms_norm(const RmsNormParams& params) = 0;
+  virtual void rms_norm_add(const RmsNormAddParams& params) = 0;
+
+  // --- attention.h
+  virtual std::size_t kv_page_bytes(const KvGeometry& geometry) const = 0;
+  virtual void attention_prepare(const AttentionPrepareParams& params) = 0;
+  virtual void attention(const AttentionParams& params) = 0;
+
+  // --- elementwise.h
+  virtual void gated_activation(const GatedActivationParams& params) = 0;
+  virtual void soft_cap(const SoftCapParams& params) = 0;
+
+  // --- gated_delta.h
+  virtual std::size_t gated_delta_slot_bytes(const GatedDeltaGeometry& geometry) const = 0;
+  virtual void gated_delta(const GatedDeltaParams& params) = 0;
+  virtual void gated_delta_settle(const GatedDeltaSettleParams& params) = 0;
+
+  // --- moe.h
+  virtual void moe(const MoeParams& params) = 0;
+};
+
+/// Element `index` of an activation buffer.
+inline Activation* activation_at(const BackendInfo& info, Activation* base, std::int64_t index) {
+  return reinterpret_cast<Activation*>(reinterpret_cast<std::byte*>(base) + index * info.activation_bytes);
+}
+
+}  // namespace tensorfold::ops

@@ -1,0 +1,30 @@
+// Element-wise steps between linear layers.
+//
+// gated_activation: out = act(gate) · up in fp32, rounded once to bf16. silu(x) = x / (1 + exp(−x)) evaluated as
+// x · sigmoid(x); gelu_tanh(x) = 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))). exp, tanh: the project's own fp32 polynomials
+// (ops/cpu), the same on every path. soft_cap: y = cap · tanh(y / cap).
+#pragma once
+
+#include <cstdint>
+
+#include "ops/types.h"
+
+namespace tensorfold::ops {
+
+enum class ActivationKind : std::uint8_t { kSilu, kGeluTanh };
+
+struct GatedActivationParams {
+  const float* gate_up = nullptr;  // [rows, 2·width]: gate first, then up
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  ActivationKind kind = ActivationKind::kSilu;
+  Activation* out = nullptr;       // [rows, width]
+};
+
+struct SoftCapParams {
+  float* values = nullptr;  // in place
+  std::int64_t count = 0;
+  float cap = 0.0f;         // > 0
+};
+
+}  // namespace tensorfold::ops
