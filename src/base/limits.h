@@ -31,7 +31,9 @@ inline constexpr std::int64_t kContextTokensMax = 1 << 22;
 inline constexpr std::size_t kTemplateSourceBytesMax = 1u << 20;
 inline constexpr std::size_t kTemplateOutputBytesMax = 64u << 20;
 inline constexpr std::uint64_t kTemplateStepsMax = 20'000'000;
-inline constexpr int kTemplateDepthMax = 200;
+inline constexpr int kTemplateDepthMax = 200;            // nesting of constructs in the source, and of values
+inline constexpr int kTemplateExpressionDepthMax = 400;  // operators in a chain count, too
+inline constexpr int kTemplateEvaluationDepthMax = 1200;
 inline constexpr std::uint32_t kRegexMatchStepsMax = 10'000'000;
 inline constexpr std::size_t kEncodeTextBytesMax = 64u << 20;
 
