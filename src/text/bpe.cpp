@@ -1,5 +1,5 @@
-// The merge table and the two merge loops. The package's queue orders by (rank, position); an entry is stale when its pair
-// no longer stands there. Both loops here apply the same order.
+// The merge table and the two merge loops. The package's queue orders by (rank, position); an entry is stale when its
+// pair no longer stands there. Both loops here apply the same order.
 #include "text/bpe.h"
 
 #include <algorithm>
@@ -106,8 +106,8 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, const std::vector<std::pair<std
     const std::string* texts[3] = {&left, &right, &joined};
     for (int k = 0; k < 3; ++k) {
       if (ids[k] == kNoToken) {
-        fail(ErrorCode::kInvalidCheckpoint, "tokenizer: merge {} ('{}' '{}') names '{}', which isn't in the vocabulary", i,
-             left, right, *texts[k]);
+        fail(ErrorCode::kInvalidCheckpoint, "tokenizer: merge {} ('{}' '{}') names '{}', which isn't in the vocabulary",
+             i, left, right, *texts[k]);
       }
     }
     merges_.set(ids[0], ids[1], {static_cast<std::uint32_t>(i), ids[2]});
@@ -231,7 +231,8 @@ Merge BpeModel::find_merge(std::int32_t left, std::int32_t right, const std::vec
   return merge && is_forbidden(forbidden, merge.id) ? Merge{} : merge;
 }
 
-void BpeModel::merge_short(std::vector<std::int32_t>& ids, std::size_t begin, const std::vector<bool>& forbidden) const {
+void BpeModel::merge_short(std::vector<std::int32_t>& ids, std::size_t begin,
+                           const std::vector<bool>& forbidden) const {
   std::size_t count = ids.size() - begin;
   if (count < 2) return;
   std::int32_t* symbols = ids.data() + begin;
@@ -257,7 +258,8 @@ void BpeModel::merge_long(std::vector<std::int32_t>& ids, std::size_t begin, con
   const auto count = static_cast<std::int32_t>(ids.size() - begin);
   std::vector<Symbol> symbols(static_cast<std::size_t>(count));
   for (std::int32_t i = 0; i < count; ++i) {
-    symbols[static_cast<std::size_t>(i)] = {ids[begin + static_cast<std::size_t>(i)], i - 1, i + 1 < count ? i + 1 : -1};
+    symbols[static_cast<std::size_t>(i)] = {ids[begin + static_cast<std::size_t>(i)], i - 1,
+                                            i + 1 < count ? i + 1 : -1};
   }
   std::vector<Entry> initial;
   const auto entry_at = [&](std::int32_t position, auto&& take) {
@@ -278,7 +280,8 @@ void BpeModel::merge_long(std::vector<std::int32_t>& ids, std::size_t begin, con
     symbol.id = top.id;
     symbol.next = right.next;
     right.id = kNoToken;
-    if (right.next >= 0) symbols[static_cast<std::size_t>(right.next)].previous = static_cast<std::int32_t>(top.position);
+    if (right.next >= 0)
+      symbols[static_cast<std::size_t>(right.next)].previous = static_cast<std::int32_t>(top.position);
     if (symbol.previous >= 0) entry_at(symbol.previous, [&](Entry e) { queue.push(e); });
     entry_at(static_cast<std::int32_t>(top.position), [&](Entry e) { queue.push(e); });
   }

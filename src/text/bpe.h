@@ -1,5 +1,6 @@
-// Byte pair encoding of one piece of text by ranked merges, equal to the `tokenizers` package's BPE model. Short pieces are
-// remembered in a bounded cache; long ones merge through a priority queue, so that a text without spaces costs n log n.
+// Byte pair encoding of one piece of text by ranked merges, equal to the `tokenizers` package's BPE model. Short pieces
+// are remembered in a bounded cache; long ones merge through a priority queue, so that a text without spaces costs n
+// log n.
 #pragma once
 
 #include <cstdint>

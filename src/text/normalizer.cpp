@@ -124,8 +124,9 @@ std::unique_ptr<NormalizerStep> read_step(const std::string& type, const json& d
   if (type == "NFKC") return std::make_unique<NormalFormStep>(unicode::NormalForm::kNfkc);
   if (type == "NFKD") return std::make_unique<NormalFormStep>(unicode::NormalForm::kNfkd);
   if (type == "Replace") {
-    return std::make_unique<ReplaceStep>(TextPattern::from_json(json_member(description, "pattern", "normalizer Replace")),
-                                         json_string(description, "content", "normalizer Replace"));
+    return std::make_unique<ReplaceStep>(
+        TextPattern::from_json(json_member(description, "pattern", "normalizer Replace")),
+        json_string(description, "content", "normalizer Replace"));
   }
   if (type == "Prepend") {
     return std::make_unique<PrependStep>(json_string(description, "prepend", "normalizer Prepend"));

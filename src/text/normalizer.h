@@ -1,5 +1,5 @@
-// Normalizers: what a tokenizer does to text before it looks for pieces. Each step knows whether its text begins and ends
-// the whole, so that a text can also be normalized in runs.
+// Normalizers: what a tokenizer does to text before it looks for pieces. Each step knows whether its text begins and
+// ends the whole, so that a text can also be normalized in runs.
 #pragma once
 
 #include <memory>

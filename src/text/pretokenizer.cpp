@@ -270,8 +270,8 @@ std::unique_ptr<PreTokenizer> read_split(const json& description) {
 
 std::unique_ptr<PreTokenizer> read_metaspace(const json& description) {
   const std::string replacement = json_string(description, "replacement", "pre_tokenizer Metaspace");
-  auto prepend = json_bool(description, "add_prefix_space", true) ? Metaspace::Prepend::kAlways
-                                                                  : Metaspace::Prepend::kNever;
+  auto prepend =
+      json_bool(description, "add_prefix_space", true) ? Metaspace::Prepend::kAlways : Metaspace::Prepend::kNever;
   if (description.contains("prepend_scheme") && !description["prepend_scheme"].is_null()) {
     const std::string scheme = json_string(description, "prepend_scheme", "pre_tokenizer Metaspace");
     if (scheme == "always") {
@@ -305,9 +305,9 @@ void read_steps(const json& description, PreTokenizerChain& chain, int& steps_le
   } else if (type == "Metaspace") {
     chain.add(read_metaspace(description));
   } else if (type == "Digits") {
-    chain.add(std::make_unique<CharacterSplit>(
-        unicode::is_numeric,
-        json_bool(description, "individual_digits", false) ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
+    chain.add(std::make_unique<CharacterSplit>(unicode::is_numeric, json_bool(description, "individual_digits", false)
+                                                                        ? SplitBehavior::kIsolated
+                                                                        : SplitBehavior::kContiguous));
   } else if (type == "Punctuation") {
     const auto behavior = description.contains("behavior")
                               ? parse_behavior(json_string(description, "behavior", "pre_tokenizer Punctuation"))
@@ -367,9 +367,13 @@ const ByteCharacters& byte_characters() {
 
 }  // namespace
 
-const std::string& byte_level_character(unsigned char byte) { return byte_characters().text[byte]; }
+const std::string& byte_level_character(unsigned char byte) {
+  return byte_characters().text[byte];
+}
 
-int byte_level_byte(char32_t c) { return c < 512 ? byte_characters().byte_of[c] : -1; }
+int byte_level_byte(char32_t c) {
+  return c < 512 ? byte_characters().byte_of[c] : -1;
+}
 
 void PreTokenizerChain::split(Piece piece, PieceSink& sink) const {
   if (piece.text.empty()) return;
@@ -378,7 +382,9 @@ void PreTokenizerChain::split(Piece piece, PieceSink& sink) const {
   first.accept(piece);
 }
 
-void PreTokenizerChain::add(std::unique_ptr<PreTokenizer> step) { steps_.push_back(std::move(step)); }
+void PreTokenizerChain::add(std::unique_ptr<PreTokenizer> step) {
+  steps_.push_back(std::move(step));
+}
 
 PreTokenizerChain PreTokenizerChain::from_json(const json& description) {
   PreTokenizerChain chain;
@@ -399,7 +405,8 @@ PreTokenizerChain PreTokenizerChain::byte_level(const std::vector<std::string_vi
     if (auto scanner = make_scanner(pattern)) {
       chain.add(std::make_unique<ScannerSplit>(std::move(scanner)));
     } else {
-      chain.add(std::make_unique<PatternSplit>(TextPattern::regex(std::string(pattern)), SplitBehavior::kIsolated, false));
+      chain.add(
+          std::make_unique<PatternSplit>(TextPattern::regex(std::string(pattern)), SplitBehavior::kIsolated, false));
     }
   }
   auto bytes = std::make_unique<ByteLevel>(false, false);

@@ -1,5 +1,5 @@
-// Pre-tokenizers: cut a normalized text into the pieces the model sees. A chain of steps, each handing its pieces straight
-// to the next, so that no list of a long text's pieces is ever held.
+// Pre-tokenizers: cut a normalized text into the pieces the model sees. A chain of steps, each handing its pieces
+// straight to the next, so that no list of a long text's pieces is ever held.
 #pragma once
 
 #include <memory>

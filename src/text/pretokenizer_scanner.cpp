@@ -260,7 +260,6 @@ class DeepseekWordScanner final : public ClassScanner {
   }
 };
 
-
 }  // namespace
 
 std::unique_ptr<Scanner> make_scanner(std::string_view pattern) {

@@ -1,5 +1,5 @@
-// The search narrows a range of the sorted patterns byte by byte: no automaton to build or to blow up, and the cost for a
-// text without candidates is one table lookup a byte.
+// The search narrows a range of the sorted patterns byte by byte: no automaton to build or to blow up, and the cost for
+// a text without candidates is one table lookup a byte.
 #include "text/tokenizer_added_tokens.h"
 
 #include <algorithm>
@@ -90,7 +90,9 @@ void AddedTokenMatcher::take(std::string_view text, std::size_t position, const 
                              std::vector<TextPart>& parts) const {
   std::size_t begin = position, end = position + entry.pattern.size();
   if (entry.single_word && (ends_in_word(text.substr(0, begin)) || starts_with_word(text.substr(end)))) return;
-  if (entry.strip_left) begin = std::max(consumed + trailing_spaces_begin(text.substr(consumed, begin - std::min(begin, consumed))), consumed);
+  if (entry.strip_left)
+    begin =
+        std::max(consumed + trailing_spaces_begin(text.substr(consumed, begin - std::min(begin, consumed))), consumed);
   if (entry.strip_right) end += leading_spaces_length(text.substr(end));
   if (consumed < begin) parts.push_back({{consumed, begin}, kNoToken});
   parts.push_back({{begin, end}, entry.id});
@@ -104,9 +106,8 @@ std::vector<TextPart> AddedTokenMatcher::split(std::string_view text, std::span<
     for (const TextRange& range : allowed) {
       for (std::size_t i = range.begin; i < range.end;) {
         const Range candidates = by_first_byte_[static_cast<unsigned char>(text[i])];
-        const Entry* entry = candidates.begin == candidates.end
-                                 ? nullptr
-                                 : longest_match(text.substr(i, range.end - i));
+        const Entry* entry =
+            candidates.begin == candidates.end ? nullptr : longest_match(text.substr(i, range.end - i));
         if (entry == nullptr) {
           ++i;
           continue;

@@ -1,5 +1,5 @@
-// Added tokens: texts that become one id wherever they stand in text that may hold control tokens, before the model sees
-// anything. Matched leftmost-longest, with the package's rules for neighbouring white space and words.
+// Added tokens: texts that become one id wherever they stand in text that may hold control tokens, before the model
+// sees anything. Matched leftmost-longest, with the package's rules for neighbouring white space and words.
 #pragma once
 
 #include <array>
@@ -28,8 +28,8 @@ struct TextPart {
 
 class AddedTokenMatcher {
  public:
-  /// `pattern` is the token's content as it stands in the text searched (normalized or not). Earlier ones win over equal
-  /// later ones.
+  /// `pattern` is the token's content as it stands in the text searched (normalized or not). Earlier ones win over
+  /// equal later ones.
   void add(std::string pattern, const AddedToken& token);
   void finish();
   bool empty() const { return entries_.empty(); }

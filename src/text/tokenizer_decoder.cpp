@@ -1,5 +1,5 @@
-// The decoder steps. A run of byte tokens decodes as one unit (each byte becomes U+FFFD when the run isn't valid UTF-8), so
-// the streaming form holds a run back until another token ends it.
+// The decoder steps. A run of byte tokens decodes as one unit (each byte becomes U+FFFD when the run isn't valid
+// UTF-8), so the streaming form holds a run back until another token ends it.
 #include "text/tokenizer_decoder.h"
 
 #include <algorithm>
@@ -114,7 +114,8 @@ std::string require_one_character(std::string text, const char* owner) {
 
 std::size_t read_count(const json& description, const char* key) {
   const std::int64_t count = json_integer(description, key, "decoder Strip");
-  if (count < 0 || count > 1 << 20) fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: decoder Strip: {} is {}", key, count);
+  if (count < 0 || count > 1 << 20)
+    fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: decoder Strip: {} is {}", key, count);
   return static_cast<std::size_t>(count);
 }
 
@@ -194,7 +195,8 @@ std::string Decoder::token_bytes(std::string_view token) const {
 std::string Decoder::flush_run(std::string& pending) const {
   std::string out;
   if (pending.empty()) return out;
-  for (std::string& text : run_texts(pending)) out += apply_range(std::move(text), byte_fallback_at_ + 1, fuse_at_, false);
+  for (std::string& text : run_texts(pending))
+    out += apply_range(std::move(text), byte_fallback_at_ + 1, fuse_at_, false);
   pending.clear();
   return out;
 }
@@ -277,10 +279,11 @@ void Decoder::classify() {
   bool tail_is_simple = fuse_at_ + 1 >= steps_.size();
   if (fuse_at_ + 2 == steps_.size()) {
     const Step& last = steps_.back();
-    tail_is_simple = last.kind == Kind::kStrip && last.strip_start <= 1 && last.strip_stop == 0 &&
-                     metaspace_at == steps_.size();
+    tail_is_simple =
+        last.kind == Kind::kStrip && last.strip_start <= 1 && last.strip_stop == 0 && metaspace_at == steps_.size();
   }
-  const bool single = count_of(Kind::kFuse) <= 1 && count_of(Kind::kByteFallback) <= 1 && count_of(Kind::kMetaspace) <= 1;
+  const bool single =
+      count_of(Kind::kFuse) <= 1 && count_of(Kind::kByteFallback) <= 1 && count_of(Kind::kMetaspace) <= 1;
   streaming_ = single && metaspace_is_early && tail_is_simple ? Streaming::kTokens : Streaming::kWhole;
 }
 
@@ -303,7 +306,8 @@ Decoder::Step Decoder::read_step(const std::string& type, const json& descriptio
     step.strip_stop = read_count(description, "stop");
   } else if (type == "Metaspace") {
     step.kind = Kind::kMetaspace;
-    step.content = require_one_character(json_string(description, "replacement", "decoder Metaspace"), "decoder Metaspace");
+    step.content =
+        require_one_character(json_string(description, "replacement", "decoder Metaspace"), "decoder Metaspace");
     const std::string scheme = json_string_or_empty(description, "prepend_scheme");
     step.drops_first = scheme.empty() ? json_bool(description, "add_prefix_space", true) : scheme != "never";
   } else {

@@ -1,5 +1,5 @@
-// Decoders: token texts back to text, whole or token by token. A chain is classified once at load by how much of a reply
-// must be held back before its text is certain.
+// Decoders: token texts back to text, whole or token by token. A chain is classified once at load by how much of a
+// reply must be held back before its text is certain.
 #pragma once
 
 #include <memory>
@@ -25,8 +25,8 @@ class Decoder {
   /// What a token adds in the middle of a text.
   std::string token_bytes(std::string_view token) const;
 
-  /// Token by token. `pending` holds what isn't certain yet, `at_start` says that nothing came so far (both start as "" and
-  /// true). Concatenated results and finish() equal decode().
+  /// Token by token. `pending` holds what isn't certain yet, `at_start` says that nothing came so far (both start as ""
+  /// and true). Concatenated results and finish() equal decode().
   std::string push(std::string_view token, std::string& pending, bool& at_start) const;
   std::string finish(std::string& pending, bool& at_start) const;
 

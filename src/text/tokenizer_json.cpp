@@ -1,4 +1,5 @@
-// A SAX reader: the DOM of a 30 MB tokenizer.json takes seconds and half a gigabyte, its useful content a tenth of that.
+// A SAX reader: the DOM of a 30 MB tokenizer.json takes seconds and half a gigabyte, its useful content a tenth of
+// that.
 #include "text/tokenizer_json.h"
 
 #include "base/error.h"
@@ -138,7 +139,8 @@ class Reader final : public json::json_sax_t {
 
   template <typename Value>
   bool value(Value&& v) {
-    if (place_ == Place::kVocabulary) return refuse(fmt::format("the id of vocabulary entry '{}' isn't an integer", key_));
+    if (place_ == Place::kVocabulary)
+      return refuse(fmt::format("the id of vocabulary entry '{}' isn't an integer", key_));
     if (place_ != Place::kDocument) return refuse("a merge is neither a string nor a pair of strings");
     place_value(json(std::forward<Value>(v)));
     return true;

@@ -1,5 +1,5 @@
-// Reading tokenizer.json: the vocabulary and the merges, which are most of the file, go straight into flat lists; the rest
-// becomes a small document. Also the checked member access that every component's reader uses.
+// Reading tokenizer.json: the vocabulary and the merges, which are most of the file, go straight into flat lists; the
+// rest becomes a small document. Also the checked member access that every component's reader uses.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 namespace tensorfold {
 
 struct TokenizerDocument {
-  std::vector<std::pair<std::string, std::int64_t>> vocabulary;   // model.vocab in file order
-  std::vector<std::pair<std::string, std::string>> merges;        // model.merges, either spelling
-  nlohmann::json rest;                                            // everything else
+  std::vector<std::pair<std::string, std::int64_t>> vocabulary;  // model.vocab in file order
+  std::vector<std::pair<std::string, std::string>> merges;       // model.merges, either spelling
+  nlohmann::json rest;                                           // everything else
 };
 
 /// Throws Error(kInvalidCheckpoint) with the place of the error.

@@ -1,4 +1,5 @@
-// Tokenizers from tokenizer.json and tokenizer_config.json: reads every component and refuses by name what it can't honour.
+// Tokenizers from tokenizer.json and tokenizer_config.json: reads every component and refuses by name what it can't
+// honour.
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -116,8 +117,8 @@ class AddedTokenList {
   void refuse_repeated(const AddedToken& token) const {
     for (const AddedToken& other : parts_.added_tokens) {
       if (other.content == token.content && other.id != token.id) {
-        fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: the added token '{}' has two ids, {} and {}", token.content,
-             other.id, token.id);
+        fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: the added token '{}' has two ids, {} and {}",
+             token.content, other.id, token.id);
       }
     }
   }
@@ -139,7 +140,8 @@ void read_added_tokens(const json& root, const json& config, TokenizerParts& par
   if (more.is_object()) {
     for (const auto& [key, token] : more.items()) {
       if (key.empty() || key.size() > 9 || key.find_first_not_of("0123456789") != key.npos || !token.is_object()) {
-        fail(ErrorCode::kInvalidCheckpoint, "tokenizer_config.json: '{}' in added_tokens_decoder isn't a token id", key);
+        fail(ErrorCode::kInvalidCheckpoint, "tokenizer_config.json: '{}' in added_tokens_decoder isn't a token id",
+             key);
       }
       const std::int32_t id = std::stoi(key);
       const bool known = list.has_id(id) || list.has_text(json_string_or_empty(token, "content"));
@@ -152,13 +154,14 @@ void read_added_tokens(const json& root, const json& config, TokenizerParts& par
 using Ids = std::vector<std::int32_t>;
 
 void append_template_token(const json& processor, const json& piece, Ids& ids) {
-  const std::string name = json_string(json_member(piece, "SpecialToken", "TemplateProcessing"), "id", "TemplateProcessing");
+  const std::string name =
+      json_string(json_member(piece, "SpecialToken", "TemplateProcessing"), "id", "TemplateProcessing");
   const json& known = json_member(processor, "special_tokens", "post_processor TemplateProcessing");
   const json& token = json_member(known, name.c_str(), "special_tokens of TemplateProcessing");
   for (const json& id : json_array(token, "ids", "a special token of TemplateProcessing")) {
     if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() >= limits::kVocabularySizeMax) {
-      fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: the special token '{}' has id {}, outside the vocabulary", name,
-           id.dump());
+      fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: the special token '{}' has id {}, outside the vocabulary",
+           name, id.dump());
     }
     ids.push_back(id.get<std::int32_t>());
   }
@@ -174,7 +177,8 @@ void read_template(const json& processor, Ids& prefix, Ids& suffix) {
     }
   }
   if (sequences != 1) {
-    fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: TemplateProcessing holds the text {} times, not once", sequences);
+    fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: TemplateProcessing holds the text {} times, not once",
+         sequences);
   }
 }
 
@@ -259,7 +263,9 @@ void apply_config(const json& config, TokenizerParts& parts) {
     return value.is_boolean() && value.get<bool>();
   };
   // transformers builds the post-processor anew from these; what the file's own already adds isn't added twice.
-  const auto missing = [](const Ids& ids, std::int32_t id) { return std::find(ids.begin(), ids.end(), id) == ids.end(); };
+  const auto missing = [](const Ids& ids, std::int32_t id) {
+    return std::find(ids.begin(), ids.end(), id) == ids.end();
+  };
   if (wants("add_bos_token") && parts.bos_token && missing(parts.prefix, *parts.bos_token)) {
     parts.prefix.insert(parts.prefix.begin(), *parts.bos_token);
   }

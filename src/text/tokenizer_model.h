@@ -10,8 +10,8 @@ namespace tensorfold {
 class TokenizerModel {
  public:
   virtual ~TokenizerModel() = default;
-  /// Appends the ids of `piece`. With `bytes` the piece is raw bytes of a byte-level vocabulary, else its characters are
-  /// the vocabulary's own. Merges that give an id with forbidden[id] set are not made (empty: all are).
+  /// Appends the ids of `piece`. With `bytes` the piece is raw bytes of a byte-level vocabulary, else its characters
+  /// are the vocabulary's own. Merges that give an id with forbidden[id] set are not made (empty: all are).
   virtual void encode(std::string_view piece, bool bytes, const std::vector<bool>& forbidden,
                       std::vector<std::int32_t>& ids) const = 0;
 };

@@ -1,5 +1,5 @@
-// The pipeline. Text of messages and text of templates run through it as one; only the search for added tokens knows which
-// is which, and the guard that a message's own characters never merge into a special id.
+// The pipeline. Text of messages and text of templates run through it as one; only the search for added tokens knows
+// which is which, and the guard that a message's own characters never merge into a special id.
 #include "text/tokenizer_pipeline.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@ std::vector<TextRange> intersect(std::span<const TextRange> ranges, TextRange wi
   auto first = std::lower_bound(ranges.begin(), ranges.end(), window.begin,
                                 [](const TextRange& range, std::size_t begin) { return range.end <= begin; });
   for (; first != ranges.end() && first->begin < window.end; ++first) {
-    inside.push_back({std::max(first->begin, window.begin) - window.begin,
-                      std::min(first->end, window.end) - window.begin});
+    inside.push_back(
+        {std::max(first->begin, window.begin) - window.begin, std::min(first->end, window.end) - window.begin});
   }
   return inside;
 }
@@ -53,8 +53,8 @@ TokenizerPipeline::TokenizerPipeline(TokenizerParts parts) : parts_(std::move(pa
 
 void TokenizerPipeline::check_id(std::int32_t id, std::string_view role) const {
   if (!has_token(id)) {
-    fail(ErrorCode::kInvalidCheckpoint, "tokenizer: {} has id {}, which is outside the vocabulary ({} tokens)", role, id,
-         size_);
+    fail(ErrorCode::kInvalidCheckpoint, "tokenizer: {} has id {}, which is outside the vocabulary ({} tokens)", role,
+         id, size_);
   }
 }
 
@@ -158,9 +158,9 @@ void TokenizerPipeline::encode_part(std::string_view text, std::span<const TextR
       ids.push_back(part.id);
       continue;
     }
-    parts_.pre_tokenizer.split({whole.substr(part.range.begin, part.range.end - part.range.begin),
-                                at_start && part.range.begin == 0},
-                               encoder);
+    parts_.pre_tokenizer.split(
+        {whole.substr(part.range.begin, part.range.end - part.range.begin), at_start && part.range.begin == 0},
+        encoder);
   }
 }
 
@@ -178,9 +178,9 @@ TokenizerPipeline::MarkedText TokenizerPipeline::normalize_marked(std::string_vi
     out.control.push_back({0, out.text.size()});
     return out;
   }
-  // Where the runs' boundaries lie in the normalized text is known for certain when the runs normalized alone give the same
-  // text. Where they don't (a message ends in a letter and the template goes on with a combining mark), the runs stay
-  // apart, so that no message can reach over its end.
+  // Where the runs' boundaries lie in the normalized text is known for certain when the runs normalized alone give the
+  // same text. Where they don't (a message ends in a letter and the template goes on with a combining mark), the runs
+  // stay apart, so that no message can reach over its end.
   std::string apart;
   for (const Run& run : runs) {
     const std::size_t begin = apart.size();

@@ -1,5 +1,5 @@
-// The one implementation of Tokenizer: parts that the loaders (tokenizer_load.cpp, tokenizer_gguf.cpp) put together, and
-// the pipeline over them: added tokens, normalizer, pre-tokenizer, model.
+// The one implementation of Tokenizer: parts that the loaders (tokenizer_load.cpp, tokenizer_gguf.cpp) put together,
+// and the pipeline over them: added tokens, normalizer, pre-tokenizer, model.
 #pragma once
 
 #include <map>
@@ -28,8 +28,8 @@ struct TokenizerParts {
   std::int32_t unknown_token = kNoToken;
   std::vector<std::int32_t> prefix, suffix;  // what add_special_tokens puts around a text
   std::optional<std::int32_t> bos_token, eos_token;
-  std::map<std::string, std::string, std::less<>> special_texts;    // "bos_token" -> "<s>"
-  std::map<std::string, std::string, std::less<>> chat_templates;   // by name
+  std::map<std::string, std::string, std::less<>> special_texts;   // "bos_token" -> "<s>"
+  std::map<std::string, std::string, std::less<>> chat_templates;  // by name
 };
 
 class TokenizerPipeline final : public Tokenizer {

@@ -140,7 +140,8 @@ std::unique_ptr<TextPattern> TextPattern::regex(const std::string& source) {
 
 std::unique_ptr<TextPattern> TextPattern::from_json(const nlohmann::json& pattern) {
   if (pattern.is_object() && pattern.size() == 1) {
-    if (pattern.contains("String") && pattern["String"].is_string()) return literal(pattern["String"].get<std::string>());
+    if (pattern.contains("String") && pattern["String"].is_string())
+      return literal(pattern["String"].get<std::string>());
     if (pattern.contains("Regex") && pattern["Regex"].is_string()) return regex(pattern["Regex"].get<std::string>());
   }
   fail(ErrorCode::kInvalidCheckpoint,

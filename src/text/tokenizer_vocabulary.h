@@ -1,5 +1,6 @@
-// The model's vocabulary: texts and ids, both ways, with one flat hash table. Added tokens that aren't part of it are kept
-// apart (tokenizer_added_tokens.h), because a piece of text never becomes one of those. Fixed once loading is over.
+// The model's vocabulary: texts and ids, both ways, with one flat hash table. Added tokens that aren't part of it are
+// kept apart (tokenizer_added_tokens.h), because a piece of text never becomes one of those. Fixed once loading is
+// over.
 #pragma once
 
 #include <cstdint>

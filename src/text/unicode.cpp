@@ -5,7 +5,10 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
+
+#include "text/unicode_normalization_gap.h"
 
 namespace tensorfold::unicode {
 namespace {
@@ -53,7 +56,9 @@ std::uint8_t category_bits(utf8proc_category_t category) {
   }
 }
 
-utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
+utf8proc_category_t category(char32_t c) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
+}
 
 // Length of the valid sequence at `position`, or 0 with `bad` set to the bytes of the maximal subpart.
 std::size_t sequence_length(std::string_view bytes, std::size_t position, std::size_t& bad) {
@@ -98,10 +103,29 @@ void reorder_marks(std::vector<utf8proc_int32_t>& code_points) {
     }
     const auto run_end =
         std::find_if(run, code_points.end(), [&](utf8proc_int32_t c) { return combining_class(c) == 0; });
-    std::stable_sort(run, run_end, [&](utf8proc_int32_t a, utf8proc_int32_t b) {
-      return combining_class(a) < combining_class(b);
-    });
+    std::stable_sort(run, run_end,
+                     [&](utf8proc_int32_t a, utf8proc_int32_t b) { return combining_class(a) < combining_class(b); });
     run = run_end;
+  }
+}
+
+// A code point that the package's older data doesn't know: a starter that neither composes nor decomposes, so that the
+// text before and after it normalizes on its own.
+bool is_left_alone(char32_t c) {
+  if (c < kNormalizationGap[0].first) return false;
+  const auto* after = std::upper_bound(std::begin(kNormalizationGap), std::end(kNormalizationGap), c,
+                                       [](char32_t value, const CodePointRange& range) { return value < range.first; });
+  return after != std::begin(kNormalizationGap) && c <= (after - 1)->last;
+}
+
+void append_decomposed(std::vector<utf8proc_int32_t>& code_points, char32_t value, utf8proc_option_t options) {
+  utf8proc_int32_t buffer[32];
+  int boundary = 0;
+  const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(value), buffer, 32, options, &boundary);
+  if (count > 0 && count <= 32) {
+    code_points.insert(code_points.end(), buffer, buffer + count);
+  } else {
+    code_points.push_back(static_cast<utf8proc_int32_t>(value));
   }
 }
 
@@ -178,7 +202,9 @@ std::size_t incomplete_suffix_length(std::string_view bytes) {
   return 0;
 }
 
-bool is_space(char32_t c) { return has_white_space_property(c); }
+bool is_space(char32_t c) {
+  return has_white_space_property(c);
+}
 
 bool is_word(char32_t c) {
   if (class_table()[c] & (kLetter | kMark)) return true;
@@ -195,9 +221,15 @@ bool is_punctuation(char32_t c) {
   return class_table()[c] & kPunctuation;
 }
 
-bool is_numeric(char32_t c) { return class_table()[c] & kNumber; }
-bool is_mark(char32_t c) { return class_table()[c] & kMark; }
-bool is_nonspacing_mark(char32_t c) { return category(c) == UTF8PROC_CATEGORY_MN; }
+bool is_numeric(char32_t c) {
+  return class_table()[c] & kNumber;
+}
+bool is_mark(char32_t c) {
+  return class_table()[c] & kMark;
+}
+bool is_nonspacing_mark(char32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_MN;
+}
 
 void append_lowercase(std::string& out, char32_t c) {
   if (c == 0x130) {  // the one code point whose full lower case is two
@@ -214,27 +246,28 @@ std::string normalize(std::string_view text, NormalForm form) {
   const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (compatible ? UTF8PROC_COMPAT : 0) |
                                                       (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE));
+  std::string out;
+  out.reserve(text.size());
   std::vector<utf8proc_int32_t> code_points;
   code_points.reserve(text.size());
+  const auto flush = [&] {
+    reorder_marks(code_points);
+    auto size = static_cast<utf8proc_ssize_t>(code_points.size());
+    if (compose) size = utf8proc_normalize_utf32(code_points.data(), size, options);
+    for (utf8proc_ssize_t i = 0; i < size; ++i) append_utf8(out, static_cast<char32_t>(code_points[i]));
+    code_points.clear();
+  };
   for (std::size_t i = 0; i < text.size();) {
     const auto [value, length] = decode_valid(text.data() + i);
     i += length;
-    utf8proc_int32_t buffer[32];
-    int boundary = 0;
-    const auto count =
-        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(value), buffer, 32, options, &boundary);
-    if (count > 0 && count <= 32) {
-      code_points.insert(code_points.end(), buffer, buffer + count);
+    if (is_left_alone(value)) {
+      flush();
+      append_utf8(out, value);
     } else {
-      code_points.push_back(static_cast<utf8proc_int32_t>(value));
+      append_decomposed(code_points, value, options);
     }
   }
-  reorder_marks(code_points);
-  auto size = static_cast<utf8proc_ssize_t>(code_points.size());
-  if (compose) size = utf8proc_normalize_utf32(code_points.data(), size, options);
-  std::string out;
-  out.reserve(text.size());
-  for (utf8proc_ssize_t i = 0; i < size; ++i) append_utf8(out, static_cast<char32_t>(code_points[i]));
+  flush();
   return out;
 }
 

@@ -1,5 +1,5 @@
-// Unicode facts the tokenizer needs: UTF-8 in and out, code point classes, case and normal forms. The one place that knows
-// utf8proc; everything above it works on valid UTF-8, which to_valid_utf8 guarantees at the boundary.
+// Unicode facts the tokenizer needs: UTF-8 in and out, code point classes, case and normal forms. The one place that
+// knows utf8proc; everything above it works on valid UTF-8, which to_valid_utf8 guarantees at the boundary.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,8 @@ inline std::size_t valid_length(char lead) {
 void append_utf8(std::string& out, char32_t code_point);
 
 bool is_valid_utf8(std::string_view bytes);
-/// Invalid bytes become U+FFFD, one for each maximal subpart (as Python's errors="replace" and Rust's lossy conversion).
+/// Invalid bytes become U+FFFD, one for each maximal subpart (as Python's errors="replace" and Rust's lossy
+/// conversion).
 std::string to_valid_utf8(std::string_view bytes);
 /// Bytes at the end that begin a UTF-8 sequence which more bytes could complete (0 to 3).
 std::size_t incomplete_suffix_length(std::string_view bytes);
