@@ -1,5 +1,5 @@
-// Templates of real models against jinja2, over the conversations of tests/golden/templates. The templates aren't in the
-// tree: they come from ../shared/data/tokenizers.tar.xz and llama-cpp-python's source archive, unpacked where
+// Templates of real models against jinja2, over the conversations of tests/golden/templates. The templates aren't in
+// the tree: they come from ../shared/data/tokenizers.tar.xz and llama-cpp-python's source archive, unpacked where
 // TENSORFOLD_TOKENIZERS_DIR and TENSORFOLD_TEMPLATES_DIR say.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
