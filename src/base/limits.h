@@ -37,13 +37,18 @@ inline constexpr std::size_t kTemplateOutputBytesMax = 64u << 20;
 inline constexpr std::uint64_t kTemplateStepsMax = 20'000'000;
 inline constexpr int kTemplateDepthMax = 200;
 inline constexpr std::uint32_t kRegexMatchStepsMax = 10'000'000;
+inline constexpr std::uint32_t kRegexHeapKibibytesMax = 64u << 10;
 inline constexpr std::size_t kEncodeTextBytesMax = 64u << 20;
+inline constexpr std::size_t kAddedTokenBytesMax = 1u << 12;
+inline constexpr std::size_t kNormalizedBytesMax = 512u << 20;
+inline constexpr int kTokenizerStepsMax = 64;  // normalizers, pre-tokenizers, decoders of one tokenizer
 
 // --- engine ----------------------------------------------------------------------------------------------------------
 inline constexpr int kWindowRowsMax = 16;        // pending token + drafts of one lane in one pass
 inline constexpr int kPassRowsMax = 512;         // rows of one forward pass on the CPU
 inline constexpr int kLanesMax = 256;
 inline constexpr int kKvPageTokens = 64;         // one attention tile (one-arithmetic.md, rule 5)
+inline constexpr std::size_t kPassLogitsBytesMax = 64u << 20;  // logits of one pass beyond one row a stream (scoring)
 inline constexpr std::size_t kStreamQueueMax = 1024;       // requests waiting for a lane
 inline constexpr std::size_t kStreamEventsMax = 1u << 16;  // undelivered events of one stream
 
