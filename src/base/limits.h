@@ -16,6 +16,10 @@ inline constexpr std::uint64_t kGgufMetadataCountMax = 1u << 16;
 inline constexpr std::uint64_t kGgufStringBytesMax = 64ull << 20;
 inline constexpr std::uint64_t kGgufArrayLengthMax = 1ull << 24;
 inline constexpr int kShardCountMax = 4096;
+inline constexpr int kCheckpointJsonDepthMax = 64;
+inline constexpr std::size_t kTensorNameBytesMax = 1024;
+inline constexpr std::size_t kGgufKeyBytesMax = 65'535;
+inline constexpr std::uint64_t kGgufConfigArrayLengthMax = 65'536;  // elements of all arrays in config()
 
 // --- models ----------------------------------------------------------------------------------------------------------
 inline constexpr std::int64_t kLayerCountMax = 1024;
@@ -40,6 +44,7 @@ inline constexpr int kWindowRowsMax = 16;        // pending token + drafts of on
 inline constexpr int kPassRowsMax = 512;         // rows of one forward pass on the CPU
 inline constexpr int kLanesMax = 256;
 inline constexpr int kKvPageTokens = 64;         // one attention tile (one-arithmetic.md, rule 5)
+inline constexpr std::size_t kPassLogitsBytesMax = 64u << 20;  // logits of one pass beyond one row a stream (scoring)
 inline constexpr std::size_t kStreamQueueMax = 1024;       // requests waiting for a lane
 inline constexpr std::size_t kStreamEventsMax = 1u << 16;  // undelivered events of one stream
 
