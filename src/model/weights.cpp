@@ -145,11 +145,11 @@ WeightView WeightLoader::gather_experts(const LinearPart& part, std::int64_t exp
 
 void WeightLoader::add_expert_parts(ops::LinearSource& source, const LinearDescription& description) {
   // A fused "gate_up_proj" stack (Hugging Face in memory and on disk) stands for both parts, gate rows first.
-  if (description.parts.size() == 2) {
+  if (description.parts.size() == 2 && checkpoint_.container() != Container::kGguf) {
     const auto& gate = description.parts[0].name;
     const std::string fused = gate.substr(0, gate.rfind('.')) + ".gate_up_proj";
     for (const auto& name : names_.expert_stack_names(fused)) {
-      if (checkpoint_.container() == Container::kGguf || !checkpoint_.has_weight(name)) continue;
+      if (!checkpoint_.has_weight(name)) continue;
       source.parts.push_back(claim_weight(name, description.rows(), description.columns, description.experts));
       return;
     }
