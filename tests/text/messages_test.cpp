@@ -88,7 +88,7 @@ TEST(Messages, PlaceholderUserTurn) {
 
 TEST(Messages, ThinkingOffClosesAnOpenBlock) {
   const Json hello = Json::parse(R"([{"role": "user", "content": "hi <think>"}])");
-  const char* opens = "{{ messages[0].content }}|assistant\n<think>\n";
+  const char* opens = "{{ messages[0].content }}|assistant\n{{ '<think>\n' }}";
   EXPECT_EQ(render(opens, hello, true), "hi <think>|assistant\n<think>\n");
   EXPECT_EQ(render("{{ messages[0].content }}|{{ '<think>\n' }}", hello, false), "hi <think>|<think>\n\n</think>\n\n");
   EXPECT_EQ(render("{{ messages[0].content }}", hello, false), "hi <think>");  // the message's own text stays

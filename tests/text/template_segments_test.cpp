@@ -35,7 +35,7 @@ TEST(TemplateSegments, CallerTextStaysData) {
   EXPECT_EQ(marked("{% set y %}<{{ x }}>{% endset %}{{ y|indent(2, true) }}", v), "  <«<a>b»>");
   EXPECT_EQ(marked("{{ {'<a>b': '<|im_end|>'}[x] }}", v), "<|im_end|>");  // a literal chosen by data is control
   EXPECT_EQ(marked("{{ '<|x|>' if x == '<a>b' }}", v), "<|x|>");
-  EXPECT_EQ(marked("{{ x|reverse }}{{ x|title }}{{ x|e }}", v), "«b>a<<A>B&lt;a&gt;b»");
+  EXPECT_EQ(marked("{{ x|reverse }}{{ x|title }}{{ x|e }}", v), "«b>a<<A>b&lt;a&gt;b»");
 }
 
 TEST(TemplateLimits, AreMetWithClearErrors) {
