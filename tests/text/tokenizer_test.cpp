@@ -104,7 +104,7 @@ TEST(Tokenizer, RefusesByName) {
   document["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "(("}}}, {"behavior", "Isolated"}};
   expect_refused(document, "can't be compiled");
   document = byte_level_document();
-  for (int i = 0; i < 100; ++i) document["decoder"] = {{"type", "Sequence"}, {"decoders", {document["decoder"]}}};
+  for (int i = 0; i < 80; ++i) document["decoder"] = {{"type", "Sequence"}, {"decoders", {document["decoder"]}}};
   expect_refused(document, "decoders");
   EXPECT_THROW(Tokenizer::from_json("{\"model\": ", ""), Error);
   EXPECT_THROW(Tokenizer::from_json(std::string(100'000, '['), ""), Error);
