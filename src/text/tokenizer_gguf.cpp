@@ -15,8 +15,10 @@ namespace {
 constexpr std::string_view kNumber = R"(\p{N})";
 constexpr std::string_view kLineBreak = "[\r\n]";
 constexpr std::string_view kDeepseekLetters =
-    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-"
-    "ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-"
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-"
+    "Ὅὐ-"
+    "ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-"
+    "Ｚａ-"
     "ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
 constexpr std::string_view kDeepseekPunctuation = "\\s?[!-/:-~！-／：-～‘-‟　-。]+";
 constexpr std::string_view kDeepseekEastAsian = "[一-龥ࠀ-一가-퟿]+";
@@ -153,6 +155,26 @@ TokenizerParts read_merges_model(GgufVocabulary& vocabulary) {
   return parts;
 }
 
+// Gemma's runs of spaces, tabs and line breaks are user-defined tokens that the converter writes with plain spaces and
+// the lowest score. The model's own tokenizer merges them before anything else, the longest first, also in message
+// text: so they get the spelling of the normalized text and scores above all others.
+void raise_white_space_tokens(GgufVocabulary& vocabulary) {
+  constexpr float kAboveAllScores = 1e6F;
+  for (std::size_t i = 0; i < vocabulary.token_types.size(); ++i) {
+    std::string& text = vocabulary.tokens[i];
+    if (vocabulary.token_types[i] != kUserDefinedType || text.empty()) continue;
+    if (text.find_first_not_of(text[0]) != text.npos ||
+        std::string_view(" \t\n\r").find(text[0]) == std::string::npos) {
+      continue;
+    }
+    vocabulary.scores[i] = kAboveAllScores + static_cast<float>(text.size());
+    if (text[0] != ' ') continue;
+    std::string escaped;
+    for (std::size_t k = 0; k < text.size(); ++k) escaped += "\u2581";
+    text = std::move(escaped);
+  }
+}
+
 TokenizerParts read_scores_model(GgufVocabulary& vocabulary) {
   if (vocabulary.scores.size() != vocabulary.tokens.size()) {
     fail(ErrorCode::kInvalidCheckpoint, "GGUF: tokenizer.ggml.scores has {} entries for {} tokens",
@@ -161,6 +183,7 @@ TokenizerParts read_scores_model(GgufVocabulary& vocabulary) {
   for (std::size_t i = 0; i < vocabulary.scores.size(); ++i) {
     if (std::isnan(vocabulary.scores[i])) fail(ErrorCode::kInvalidCheckpoint, "GGUF: the score of token {} is NaN", i);
   }
+  raise_white_space_tokens(vocabulary);
   TokenizerParts parts;
   read_tokens(vocabulary, parts);
   const bool add_space_prefix = vocabulary.add_space_prefix.value_or(true);

@@ -185,6 +185,19 @@ TEST(TokenizerGguf, ScoresBytesAndSpaces) {
   EXPECT_EQ(std::count(message.begin(), message.end(), 264) + std::count(message.begin(), message.end(), 1), 0);
 }
 
+TEST(TokenizerGguf, RunsOfSpacesMergeBeforeWords) {
+  GgufVocabulary vocabulary = score_vocabulary();
+  vocabulary.tokens.insert(vocabulary.tokens.end(), {"  ", "   "});  // 265, 266, as converters write them
+  vocabulary.scores.insert(vocabulary.scores.end(), {-1000, -1000});
+  vocabulary.token_types.insert(vocabulary.token_types.end(), {4, 4});
+  vocabulary.add_space_prefix = false;
+  const auto tokenizer = Tokenizer::from_gguf(vocabulary);
+  for (const bool control : {false, true}) {
+    EXPECT_EQ(tokenizer->encode("b   a  b", {.parse_added_tokens = control}), (Ids{261, 266, 260, 265, 261}));
+  }
+  EXPECT_EQ(tokenizer->decode(Ids{261, 266, 260}, false), "b   a");
+}
+
 TEST(TokenizerGguf, RefusesByName) {
   GgufVocabulary vocabulary = score_vocabulary();
   vocabulary.bos_token = 265;
