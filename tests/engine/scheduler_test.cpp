@@ -110,9 +110,10 @@ TEST(Scheduler, MoreDecodingLanesThanRowsTakeTurns) {
   std::vector<LaneWork> lanes;
   for (std::int32_t lane = 0; lane < 24; ++lane) lanes.push_back(decode_lane(lane));
   std::map<std::int32_t, int> turns;
-  for (std::uint64_t pass = 1; pass <= 24; ++pass) {
+  std::uint64_t services = 0;
+  for (int pass = 0; pass < 24; ++pass) {
     for (const Grant& grant : scheduler.schedule(lanes, CostModel())) {
-      lanes[static_cast<std::size_t>(grant.lane)].last_served = pass;
+      lanes[static_cast<std::size_t>(grant.lane)].last_served = ++services;
       ++turns[grant.lane];
     }
   }

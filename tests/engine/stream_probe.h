@@ -84,10 +84,15 @@ class Gate {
  public:
   void close() { set(true); }
   void open() { set(false); }
+  /// Lets `passes` more passes begin; the last of them is held.
+  void close_after(int passes) {
+    const std::lock_guard lock(mutex_);
+    close_at_ = arrived_ + passes;
+  }
   /// In the pass.
   void pass() {
     std::unique_lock lock(mutex_);
-    ++arrived_;
+    if (++arrived_ == close_at_) closed_ = true;
     changed_.notify_all();
     changed_.wait(lock, [this] { return !closed_; });
   }
@@ -106,6 +111,7 @@ class Gate {
   std::condition_variable changed_;
   bool closed_ = false;
   int arrived_ = 0;
+  int close_at_ = -1;
 };
 
 inline StreamRequest request_of(std::vector<std::int32_t> prompt, std::int32_t reply_tokens_max) {
