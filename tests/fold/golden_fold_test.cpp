@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "engine/verify/fold.h"
 #include "model/load.h"
+#include "ops/cpu/cpu_backend.h"
 #include "ops/reference/reference_backend.h"
 
 namespace tensorfold {
@@ -29,25 +31,45 @@ std::filesystem::path golden_path(const std::string& name) {
   return std::filesystem::exists(directory / "model.gguf") ? directory / "model.gguf" : directory;
 }
 
-class GoldenFold : public ::testing::TestWithParam<std::string> {};
+using MakeBackend = std::function<std::unique_ptr<ops::Backend>(std::int32_t schedule, int threads)>;
 
-TEST_P(GoldenFold, ReferenceBackend) {
-  const auto checkpoint = Checkpoint::open(golden_path(GetParam()));
+void expect_folds(const std::string& name, const MakeBackend& make_backend) {
+  const auto checkpoint = Checkpoint::open(golden_path(name));
   const auto make = [&](std::int32_t schedule, int threads) {
-    const auto rounding = schedule % 2 == 0 ? ops::Rounding::kBackend : ops::Rounding::kNone;
-    return load_language_model(checkpoint, ops::make_reference_backend(rounding, threads), {});
+    return load_language_model(checkpoint, make_backend(schedule, threads), {});
   };
   fold::Options options;
   options.schedules = 3;
-  options.seed = std::hash<std::string>{}(GetParam()) & 0xffffu;
+  options.seed = std::hash<std::string>{}(name)&0xffffu;
   options.streams_max = 7;
   options.prompt_tokens_max = 80;
   options.reply_tokens_max = 8;
   options.make_reference = [&](std::int32_t schedule) { return make(schedule, 1); };
   const fold::Report report = fold::run([&](std::int32_t schedule) { return make(schedule, 2); }, options);
   EXPECT_TRUE(report.passed()) << report.first_failure;
-  std::printf("[ report   ] %s: %d streams, %llu rows\n", GetParam().c_str(), report.streams,
+  std::printf("[ report   ] %s: %d streams, %llu rows\n", name.c_str(), report.streams,
               static_cast<unsigned long long>(report.rows_compared));
+}
+
+class GoldenFold : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenFold, ReferenceBackend) {
+  expect_folds(GetParam(), [](std::int32_t schedule, int threads) {
+    const auto rounding = schedule % 2 == 0 ? ops::Rounding::kBackend : ops::Rounding::kNone;
+    return ops::make_reference_backend(rounding, threads);
+  });
+}
+
+TEST_P(GoldenFold, CpuBackend) {
+  // The engine's model on the fastest path this machine has, the plain run's on AVX2 where there is one.
+  expect_folds(GetParam(), [](std::int32_t, int threads) {
+    ops::CpuBackendOptions options;
+    options.threads = threads;
+#if defined(__x86_64__)
+    if (threads == 1) options.path = "avx2";
+#endif
+    return ops::make_cpu_backend(options);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenFold, ::testing::ValuesIn(golden_names()),
