@@ -82,9 +82,17 @@ class StreamProbe {
 /// Holds the engine thread inside a pass until it is opened.
 class Gate {
  public:
-  void close() { set(true); }
-  void open() { set(false); }
-  /// Lets `passes` more passes begin; the last of them is held.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    closed_ = false;
+    close_at_ = -1;
+    changed_.notify_all();
+  }
+  /// Lets `passes` more passes begin; the last of them is held, unless open() comes first.
   void close_after(int passes) {
     const std::lock_guard lock(mutex_);
     close_at_ = arrived_ + passes;
@@ -102,11 +110,6 @@ class Gate {
   }
 
  private:
-  void set(bool closed) {
-    const std::lock_guard lock(mutex_);
-    closed_ = closed;
-    changed_.notify_all();
-  }
   std::mutex mutex_;
   std::condition_variable changed_;
   bool closed_ = false;
