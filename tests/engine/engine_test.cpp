@@ -264,10 +264,10 @@ TEST(Engine, CancelTakesEffectWithinARound) {
 }
 
 TEST(Engine, CancelFromTheSinkItself) {
-  const auto engine = start();
   StreamProbe probe;
   std::unique_ptr<StreamHandle> handle;
   std::mutex mutex;
+  const auto engine = start();  // last, so that its thread is joined before what the sink refers to is gone
   {
     const std::lock_guard lock(mutex);
     handle = engine->open(request_of(counting_prompt(20), 200), [&, inner = probe.sink()](StreamEvent&& event) {
