@@ -61,21 +61,25 @@ ScaleBias scales_at(const PanelLayout& layout, const std::uint8_t* scales, std::
   const std::int64_t block = half / 2;
   const std::int64_t group = block / layout.group_blocks;
   switch (layout.scale_kind) {
-    case ScaleKind::kPairF32: return pair_at(layout.scale_kind, scales + group * 128, lane);
+    case ScaleKind::kPairF32:
+      return pair_at(layout.scale_kind, scales + group * 128, lane);
     case ScaleKind::kPairF16:
-    case ScaleKind::kPairBf16: return pair_at(layout.scale_kind, scales + group * 64, lane);
+    case ScaleKind::kPairBf16:
+      return pair_at(layout.scale_kind, scales + group * 64, lane);
     case ScaleKind::kOffset: {
       const float d = f16_at(scales + block * 32, lane);
       return {d, -layout.offset * d};
     }
-    case ScaleKind::kSuper4: return super4_at(scales + group * 256, static_cast<int>(block & 7), lane);
+    case ScaleKind::kSuper4:
+      return super4_at(scales + group * 256, static_cast<int>(block & 7), lane);
     case ScaleKind::kSuper6: {
       const std::uint8_t* at = scales + group * 288;
       const auto sub = static_cast<std::int8_t>(at[32 + 16 * (half & 15) + lane]);
       const float scale = f16_at(at, lane) * static_cast<float>(sub);
       return {scale, -32.0f * scale};
     }
-    case ScaleKind::kNone: break;
+    case ScaleKind::kNone:
+      break;
   }
   return {0.0f, 0.0f};
 }

@@ -139,8 +139,12 @@ namespace {
 
 #if defined(__x86_64__)
 constexpr unsigned long long kFlushBits = 0x8040;  // flush to zero, denormals are zero
-unsigned long long read_mode() { return _mm_getcsr(); }
-void write_mode(unsigned long long mode) { _mm_setcsr(static_cast<unsigned>(mode)); }
+unsigned long long read_mode() {
+  return _mm_getcsr();
+}
+void write_mode(unsigned long long mode) {
+  _mm_setcsr(static_cast<unsigned>(mode));
+}
 #else
 constexpr unsigned long long kFlushBits = 1ull << 24;  // FZ
 unsigned long long read_mode() {
@@ -148,14 +152,22 @@ unsigned long long read_mode() {
   asm volatile("mrs %0, fpcr" : "=r"(mode) : : "memory");
   return mode;
 }
-void write_mode(unsigned long long mode) { asm volatile("msr fpcr, %0" : : "r"(mode) : "memory"); }
+void write_mode(unsigned long long mode) {
+  asm volatile("msr fpcr, %0" : : "r"(mode) : "memory");
+}
 #endif
 
 }  // namespace
 
-void set_compute_thread_mode() { write_mode(read_mode() | kFlushBits); }
+void set_compute_thread_mode() {
+  write_mode(read_mode() | kFlushBits);
+}
 
-DefaultModeScope::DefaultModeScope() : saved_(read_mode()) { write_mode(saved_ & ~kFlushBits); }
-DefaultModeScope::~DefaultModeScope() { write_mode(saved_); }
+DefaultModeScope::DefaultModeScope() : saved_(read_mode()) {
+  write_mode(saved_ & ~kFlushBits);
+}
+DefaultModeScope::~DefaultModeScope() {
+  write_mode(saved_);
+}
 
 }  // namespace tensorfold::ops::cpu

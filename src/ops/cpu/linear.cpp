@@ -1,5 +1,5 @@
-// Running linear layers: x is packed once a call, then (part, panels, rows) tasks go to the path's kernels. How the work
-// is cut depends on the number of threads; what a task computes doesn't, so neither do the bits.
+// Running linear layers: x is packed once a call, then (part, panels, rows) tasks go to the path's kernels. How the
+// work is cut depends on the number of threads; what a task computes doesn't, so neither do the bits.
 #include "ops/cpu/linear.h"
 
 #include <algorithm>
@@ -40,9 +40,12 @@ class AlignedBuffer {
 const LinearKernels& kernels_of(CpuPath path) {
 #if defined(__x86_64__)
   switch (path) {
-    case CpuPath::kAvx512: return avx512::kLinearKernels;
-    case CpuPath::kAmx: return amx::kLinearKernels;
-    default: return avx2::kLinearKernels;
+    case CpuPath::kAvx512:
+      return avx512::kLinearKernels;
+    case CpuPath::kAmx:
+      return amx::kLinearKernels;
+    default:
+      return avx2::kLinearKernels;
   }
 #else
   static_cast<void>(path);
@@ -63,7 +66,9 @@ struct Job {
   std::int64_t panels_per_task, row_splits;
 };
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
 
 std::int64_t panel_groups(const CpuLinear& weight, std::int64_t panels_per_task) {
   std::int64_t groups = 0;
@@ -87,7 +92,8 @@ void cut(const CpuLinear& weight, Job& job, std::int64_t threads, std::int64_t j
   job.panels_per_task = job.kernels->panels_per_task;
   const std::int64_t groups = panel_groups(weight, job.panels_per_task);
   if (groups < wanted) {
-    job.row_splits = std::clamp<std::int64_t>(job.kernels->x_units(job.rows) / kMinUnitsPerSplit, 1, divide_up(wanted, groups));
+    job.row_splits =
+        std::clamp<std::int64_t>(job.kernels->x_units(job.rows) / kMinUnitsPerSplit, 1, divide_up(wanted, groups));
   }
 }
 
@@ -110,7 +116,8 @@ LinearTask make_task(const CpuLinear& weight, const Job& job, std::int64_t index
   task.layout = part->layout;
   task.panels = part->storage.data() + (job.expert * part->panels + first) * part->layout.panel_bytes;
   task.panel_count = static_cast<int>(count);
-  task.last_panel_rows = static_cast<int>(std::min<std::int64_t>(kPanelRows, part->rows - (first + count - 1) * kPanelRows));
+  task.last_panel_rows =
+      static_cast<int>(std::min<std::int64_t>(kPanelRows, part->rows - (first + count - 1) * kPanelRows));
   task.decode_in_default_mode = part->decode_in_default_mode;
   task.rows = job.rows;
   task.first_unit = units * split / job.row_splits;
@@ -150,8 +157,8 @@ void run_jobs(ThreadPool& pool, const CpuLinear& weight, std::span<Job> jobs, st
   std::byte* packed = x_buffer.at_least(x_bytes);
   const auto pack = [&](std::int64_t unit, int) {
     const Job& job = jobs[find_job(jobs, unit, &Job::first_x_unit)];
-    job.kernels->pack_x(reinterpret_cast<const std::uint16_t*>(job.x), weight.columns(), job.row_index, job.rows, blocks,
-                        unit - job.first_x_unit, packed + job.x_offset);
+    job.kernels->pack_x(reinterpret_cast<const std::uint16_t*>(job.x), weight.columns(), job.row_index, job.rows,
+                        blocks, unit - job.first_x_unit, packed + job.x_offset);
   };
   if (rows * weight.columns() <= kInlinePackElements) {
     for (std::int64_t unit = 0; unit < x_units; ++unit) pack(unit, 0);

@@ -65,15 +65,15 @@ class CpuLinear : public Linear {
   std::vector<float> bias_;
 };
 
-/// Copies the source into packed form; the mapped pages may be dropped afterwards. Throws Error(kInvalidCheckpoint) when
-/// the parts don't fit together or a view's bytes don't match its shape.
+/// Copies the source into packed form; the mapped pages may be dropped afterwards. Throws Error(kInvalidCheckpoint)
+/// when the parts don't fit together or a view's bytes don't match its shape.
 std::unique_ptr<CpuLinear> pack_linear(const LinearSource& source, CpuPath path, ThreadPool& pool);
 
 /// params.weight is a CpuLinear, params.x is bf16.
 void linear(ThreadPool& pool, const LinearParams& params);
 
-/// One expert of a stack applied to some rows of x: row r of the job reads x row row_index[r] (or r when null) and writes
-/// y + r·y_stride.
+/// One expert of a stack applied to some rows of x: row r of the job reads x row row_index[r] (or r when null) and
+/// writes y + r·y_stride.
 struct ExpertJob {
   std::int32_t expert = 0;
   const std::int32_t* row_index = nullptr;

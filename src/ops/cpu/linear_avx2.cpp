@@ -11,10 +11,12 @@
 
 namespace tensorfold::ops::cpu::avx2 {
 namespace {
+// clang-format off: each builds on the one before
 #include "ops/cpu/linear_mode_x86.h"
 #include "ops/cpu/linear_simd_avx2.h"
 #include "ops/cpu/linear_kernels.h"
 #include "ops/cpu/linear_fma.h"
+// clang-format on
 }  // namespace
 
 const LinearKernels kLinearKernels = {kTaskPanels, scratch_bytes, packed_x_bytes, x_units, pack_x, run};

@@ -1,9 +1,9 @@
 // Linear layers by fused multiply-add in vector registers, for every instruction set that has one. Included inside the
 // set's unnamed namespace, after linear_kernels.h.
 //
-// One row: dot_panel. More rows: a chunk of k of a few panels is decoded once into the level-1 cache and multiplied with
-// blocks of up to kMicroTokens rows; the running sums of all rows stay in scratch between chunks, in fp32, so that cutting
-// k into chunks changes nothing.
+// One row: dot_panel. More rows: a chunk of k of a few panels is decoded once into the level-1 cache and multiplied
+// with blocks of up to kMicroTokens rows; the running sums of all rows stay in scratch between chunks, in fp32, so that
+// cutting k into chunks changes nothing.
 
 inline constexpr int kChunkBlocks = 4;
 inline constexpr int kTaskPanels = 2;
@@ -31,7 +31,9 @@ std::size_t packed_x_bytes(std::int64_t rows, std::int64_t blocks) {
   return static_cast<std::size_t>(rows * blocks) * kBlockColumns * sizeof(float);
 }
 
-std::int64_t x_units(std::int64_t rows) { return token_blocks(rows).count; }
+std::int64_t x_units(std::int64_t rows) {
+  return token_blocks(rows).count;
+}
 
 // A block of t rows is [k][t] in fp32; k beyond `columns` is zero and never read from x.
 void pack_x(const std::uint16_t* x, std::int64_t columns, const std::int32_t* row_index, std::int64_t rows,
@@ -59,9 +61,8 @@ TF_INLINE void run_chain(const float* weights, const float* x, F32x16 (&chain)[k
   for (int pair = 0; pair < kBlockColumns / 2; ++pair) {
     const int k = 2 * pair + kOdd;
     F32x16 weight[kPanels];
-    unroll<0, kPanels>([&](auto p) TF_INLINE_LAMBDA {
-      weight[p.value] = load(weights + p.value * kChunkFloats + k * kPanelRows);
-    });
+    unroll<0, kPanels>(
+        [&](auto p) TF_INLINE_LAMBDA { weight[p.value] = load(weights + p.value * kChunkFloats + k * kPanelRows); });
     unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA {
       const F32x16 input = set1(x[k * kTokens + t.value]);
       unroll<0, kPanels>([&](auto p) TF_INLINE_LAMBDA {
@@ -134,7 +135,8 @@ void multiply_chunk(const LinearTask& task, const float* weights, std::int64_t f
 void decode_chunk(const LinearTask& task, std::int64_t first, std::int64_t count, float* weights) {
   const FloatMode mode = task.decode_in_default_mode ? enter_default_mode() : FloatMode{};
   for (int panel = 0; panel < task.panel_count; ++panel) {
-#define TF_DECODE(bits) decode_panel<bits>(task.layout, panel_of(task, panel), first, count, weights + panel * kChunkFloats)
+#define TF_DECODE(bits) \
+  decode_panel<bits>(task.layout, panel_of(task, panel), first, count, weights + panel * kChunkFloats)
     TF_DISPATCH_BITS(task.layout.bits, TF_DECODE)
 #undef TF_DECODE
   }

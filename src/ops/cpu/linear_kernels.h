@@ -1,6 +1,6 @@
 // The linear layer's arithmetic, written once over sixteen lanes (= output rows) and compiled once for each instruction
-// set. Included inside that set's unnamed namespace, after its primitives (linear_simd_*.h), so that no symbol of it can
-// meet another set's. The order of operations is linear.h's; nothing else in the backend multiplies a weight.
+// set. Included inside that set's unnamed namespace, after its primitives (linear_simd_*.h), so that no symbol of it
+// can meet another set's. The order of operations is linear.h's; nothing else in the backend multiplies a weight.
 
 template <int kValue>
 struct Constant {
@@ -59,15 +59,20 @@ TF_INLINE ScaleBias scales_of(const PanelLayout& layout, const std::uint8_t* sca
       const float* values = reinterpret_cast<const float*>(scales + group * 128);
       return {load(values), load(values + 16)};
     }
-    case ScaleKind::kPairF16: return {load_f16(scales + group * 64), load_f16(scales + group * 64 + 32)};
-    case ScaleKind::kPairBf16: return {load_bf16(scales + group * 64), load_bf16(scales + group * 64 + 32)};
+    case ScaleKind::kPairF16:
+      return {load_f16(scales + group * 64), load_f16(scales + group * 64 + 32)};
+    case ScaleKind::kPairBf16:
+      return {load_bf16(scales + group * 64), load_bf16(scales + group * 64 + 32)};
     case ScaleKind::kOffset: {
       const F32x16 scale = load_f16(scales + block * 32);
       return {scale, mul(scale, set1(-layout.offset))};
     }
-    case ScaleKind::kSuper4: return super4_scales(scales + group * 256, static_cast<int>(block & 7));
-    case ScaleKind::kSuper6: return super6_scales(scales + group * 288, static_cast<int>(block & 7) * 2);
-    case ScaleKind::kNone: break;
+    case ScaleKind::kSuper4:
+      return super4_scales(scales + group * 256, static_cast<int>(block & 7));
+    case ScaleKind::kSuper6:
+      return super6_scales(scales + group * 288, static_cast<int>(block & 7) * 2);
+    case ScaleKind::kNone:
+      break;
   }
   return {zero(), zero()};
 }
@@ -95,8 +100,8 @@ TF_INLINE F32x16 code_of(const std::uint8_t* codes) {
   }
 }
 
-// Calls sink(Constant<k>, weight) for the block's k in ascending order with the weight before its rounding to bf16, which
-// is the sink's. Unquantised weights are already bf16.
+// Calls sink(Constant<k>, weight) for the block's k in ascending order with the weight before its rounding to bf16,
+// which is the sink's. Unquantised weights are already bf16.
 template <int kBits, typename Sink>
 TF_INLINE void decode_block(const PanelLayout& layout, const Panel& panel, std::int64_t block, const Sink& sink) {
   const std::uint8_t* codes = panel.codes + block * (64 * kBits);
@@ -153,15 +158,29 @@ void decode_panel(const PanelLayout& layout, const Panel& panel, std::int64_t fi
   }
 }
 
-#define TF_DISPATCH_BITS(bits, call)     \
-  switch (bits) {                        \
-    case 2: call(2); break;              \
-    case 3: call(3); break;              \
-    case 4: call(4); break;              \
-    case 5: call(5); break;              \
-    case 6: call(6); break;              \
-    case 8: call(8); break;              \
-    default: call(kBf16Bits); break;     \
+#define TF_DISPATCH_BITS(bits, call) \
+  switch (bits) {                    \
+    case 2:                          \
+      call(2);                       \
+      break;                         \
+    case 3:                          \
+      call(3);                       \
+      break;                         \
+    case 4:                          \
+      call(4);                       \
+      break;                         \
+    case 5:                          \
+      call(5);                       \
+      break;                         \
+    case 6:                          \
+      call(6);                       \
+      break;                         \
+    case 8:                          \
+      call(8);                       \
+      break;                         \
+    default:                         \
+      call(kBf16Bits);               \
+      break;                         \
   }
 
 // y for one panel and row: bias, then accumulation, in linear.h's order.

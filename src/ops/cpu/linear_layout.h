@@ -1,16 +1,18 @@
-// The packed form of a linear layer's weights, and the task that a kernel is given. Plain data without functions, because
-// translation units compiled for one instruction set include it (isa.cmake).
+// The packed form of a linear layer's weights, and the task that a kernel is given. Plain data without functions,
+// because translation units compiled for one instruction set include it (isa.cmake).
 //
 // Sixteen consecutive output rows form a panel, and one packed form serves every path: lanes are output rows, so that k
 // can ascend as the arithmetic demands; the same bytes are what an AMX tile wants for its second operand. A panel is
 // its codes, then its scales, padded to 64 bytes:
 //
 //   codes:   per block of 32 k, bit planes of `bits` in total; a plane of p bits has p groups of 16 dwords, one dword a
-//            row, element j of a dword (k ascending) at bit p·j. 3 = 2+1 bits, 5 = 4+1, 6 = 4+2. bf16: dword = a pair of k.
+//            row, element j of a dword (k ascending) at bit p·j. 3 = 2+1 bits, 5 = 4+1, 6 = 4+2. bf16: dword = a pair
+//            of k.
 //   scales:  kPair*:    per group of k: scale[16], bias[16], as stored
 //            kOffset:   per block: f16 d[16]; bias is -offset·d, exactly
-//            kSuper4:   per 256 k: f16 d[16], f16 dmin[16], the three dwords of 6-bit scales and mins [3][16], as stored
-//            kSuper6:   per 256 k: f16 d[16], int8 scale [16 sub-blocks of 16 k][16]; bias is -32·(d·scale), exactly
+//            kSuper4:   per 256 k: f16 d[16], f16 dmin[16], the three dwords of 6-bit scales and mins [3][16], as
+//            stored kSuper6:   per 256 k: f16 d[16], int8 scale [16 sub-blocks of 16 k][16]; bias is -32·(d·scale),
+//            exactly
 #pragma once
 
 #include <cstddef>
@@ -42,8 +44,8 @@ struct LinearTask {
   int last_panel_rows = kPanelRows;  // output rows of the last panel that exist
   /// Some scale is so small or large that the flushing mode would change a weight: decode in the default mode.
   bool decode_in_default_mode = false;
-  const void* x = nullptr;  // packed by LinearKernels::pack_x
-  std::int64_t rows = 0;    // of the whole call
+  const void* x = nullptr;      // packed by LinearKernels::pack_x
+  std::int64_t rows = 0;        // of the whole call
   std::int64_t first_unit = 0;  // the units of x that this task multiplies
   std::int64_t unit_count = 0;
   float* y = nullptr;  // first output column of the first panel

@@ -66,13 +66,15 @@ void check_view(const WeightView& view) {
   // In range: at most 2^12 · 2^21 · 2^22 bytes.
   const std::int64_t expected = view.experts * view.rows * stored_row_bytes(view);
   if (view.data_bytes != static_cast<std::size_t>(expected)) {
-    fail(ErrorCode::kInvalidCheckpoint, "{}: shape [{}, {}] as {} takes {} bytes, the file has {}; fetch the file again",
-         view.name, view.rows, view.columns, weight_format_name(view.format), expected, view.data_bytes);
+    fail(ErrorCode::kInvalidCheckpoint,
+         "{}: shape [{}, {}] as {} takes {} bytes, the file has {}; fetch the file again", view.name, view.rows,
+         view.columns, weight_format_name(view.format), expected, view.data_bytes);
   }
 }
 
 void check_source(const LinearSource& source) {
-  if (source.parts.empty()) fail(ErrorCode::kInvalidArgument, "{}: a linear layer needs at least one part", source.name);
+  if (source.parts.empty())
+    fail(ErrorCode::kInvalidArgument, "{}: a linear layer needs at least one part", source.name);
   const WeightView& first = source.parts.front();
   std::int64_t rows = 0;
   for (const WeightView& part : source.parts) {
@@ -104,13 +106,19 @@ void check_source(const LinearSource& source) {
 
 std::int64_t scale_group_bytes(ScaleKind kind) {
   switch (kind) {
-    case ScaleKind::kPairF32: return 128;
+    case ScaleKind::kPairF32:
+      return 128;
     case ScaleKind::kPairF16:
-    case ScaleKind::kPairBf16: return 64;
-    case ScaleKind::kOffset: return 32;
-    case ScaleKind::kSuper4: return 256;
-    case ScaleKind::kSuper6: return 288;
-    case ScaleKind::kNone: break;
+    case ScaleKind::kPairBf16:
+      return 64;
+    case ScaleKind::kOffset:
+      return 32;
+    case ScaleKind::kSuper4:
+      return 256;
+    case ScaleKind::kSuper6:
+      return 288;
+    case ScaleKind::kNone:
+      break;
   }
   return 0;
 }
@@ -125,21 +133,30 @@ void choose_scales(const WeightView& view, PanelLayout& layout) {
   switch (view.format) {
     case WeightFormat::kF32:
     case WeightFormat::kF16:
-    case WeightFormat::kBF16: return set(kBf16Bits, ScaleKind::kNone, 1, 0.0f);
+    case WeightFormat::kBF16:
+      return set(kBf16Bits, ScaleKind::kNone, 1, 0.0f);
     case WeightFormat::kAffine:
       return set(view.bits,
                  view.scale_format == WeightFormat::kF32   ? ScaleKind::kPairF32
                  : view.scale_format == WeightFormat::kF16 ? ScaleKind::kPairF16
                                                            : ScaleKind::kPairBf16,
                  view.group_size / kBlockColumns, 0.0f);
-    case WeightFormat::kQ4_0: return set(4, ScaleKind::kOffset, 1, 8.0f);
-    case WeightFormat::kQ4_1: return set(4, ScaleKind::kPairF16, 1, 0.0f);
-    case WeightFormat::kQ5_0: return set(5, ScaleKind::kOffset, 1, 16.0f);
-    case WeightFormat::kQ5_1: return set(5, ScaleKind::kPairF16, 1, 0.0f);
-    case WeightFormat::kQ8_0: return set(8, ScaleKind::kOffset, 1, 128.0f);
-    case WeightFormat::kQ4_K: return set(4, ScaleKind::kSuper4, 8, 0.0f);
-    case WeightFormat::kQ5_K: return set(5, ScaleKind::kSuper4, 8, 0.0f);
-    case WeightFormat::kQ6_K: return set(6, ScaleKind::kSuper6, 8, 32.0f);
+    case WeightFormat::kQ4_0:
+      return set(4, ScaleKind::kOffset, 1, 8.0f);
+    case WeightFormat::kQ4_1:
+      return set(4, ScaleKind::kPairF16, 1, 0.0f);
+    case WeightFormat::kQ5_0:
+      return set(5, ScaleKind::kOffset, 1, 16.0f);
+    case WeightFormat::kQ5_1:
+      return set(5, ScaleKind::kPairF16, 1, 0.0f);
+    case WeightFormat::kQ8_0:
+      return set(8, ScaleKind::kOffset, 1, 128.0f);
+    case WeightFormat::kQ4_K:
+      return set(4, ScaleKind::kSuper4, 8, 0.0f);
+    case WeightFormat::kQ5_K:
+      return set(5, ScaleKind::kSuper4, 8, 0.0f);
+    case WeightFormat::kQ6_K:
+      return set(6, ScaleKind::kSuper6, 8, 32.0f);
   }
 }
 
@@ -154,9 +171,12 @@ PanelLayout make_layout(const WeightView& view) {
   return layout;
 }
 
-// --- one panel --------------------------------------------------------------------------------------------------------
+// --- one panel
+// --------------------------------------------------------------------------------------------------------
 
-void put(std::uint8_t* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+void put(std::uint8_t* to, const void* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
 
 void pack_plane(const std::uint8_t* codes, int shift, int bits, int lane, std::uint8_t* plane) {
   const int per_dword = 32 / bits;
@@ -184,7 +204,8 @@ void pack_codes_of_row(const PanelLayout& layout, const std::uint8_t* codes, int
 void pack_plain_row(const WeightView& view, const std::byte* row, int lane, std::uint8_t* panel,
                     std::vector<std::uint16_t>& values) {
   read_bf16(view, row, values.data());
-  for (std::size_t k = 0; k < values.size(); k += 2) put(panel + k / 2 * 64 + 4 * static_cast<std::size_t>(lane), &values[k], 4);
+  for (std::size_t k = 0; k < values.size(); k += 2)
+    put(panel + k / 2 * 64 + 4 * static_cast<std::size_t>(lane), &values[k], 4);
 }
 
 float pair_value(ScaleKind kind, const std::byte* from, std::uint32_t& bits) {
@@ -299,8 +320,8 @@ PackedStorage::PackedStorage(std::size_t bytes) : bytes_((bytes + kCacheLine - 1
   void* pages = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) {
     bytes_ = 0;
-    fail(ErrorCode::kResourceExhausted, "can't allocate {} bytes for packed weights; free memory or use a smaller model",
-         bytes);
+    fail(ErrorCode::kResourceExhausted,
+         "can't allocate {} bytes for packed weights; free memory or use a smaller model", bytes);
   }
   if (bytes_ >= kHugePage) madvise(pages, bytes_, MADV_HUGEPAGE);
   data_ = static_cast<std::uint8_t*>(pages);

@@ -11,15 +11,25 @@ struct U32x16 {
 inline constexpr int kMicroPanels = 1;
 inline constexpr int kMicroTokens = 6;
 
-TF_INLINE F32x16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
-TF_INLINE F32x16 set1(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
-TF_INLINE F32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+TF_INLINE F32x16 zero() {
+  return {_mm256_setzero_ps(), _mm256_setzero_ps()};
+}
+TF_INLINE F32x16 set1(float value) {
+  return {_mm256_set1_ps(value), _mm256_set1_ps(value)};
+}
+TF_INLINE F32x16 load(const float* p) {
+  return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
 TF_INLINE void store(float* p, F32x16 v) {
   _mm256_storeu_ps(p, v.low);
   _mm256_storeu_ps(p + 8, v.high);
 }
-TF_INLINE F32x16 add(F32x16 a, F32x16 b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
-TF_INLINE F32x16 mul(F32x16 a, F32x16 b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+TF_INLINE F32x16 add(F32x16 a, F32x16 b) {
+  return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+}
+TF_INLINE F32x16 mul(F32x16 a, F32x16 b) {
+  return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+}
 TF_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
@@ -51,8 +61,12 @@ TF_INLINE U32x16 mask(U32x16 v, std::uint32_t bits) {
 TF_INLINE U32x16 either(U32x16 a, U32x16 b) {
   return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)};
 }
-TF_INLINE F32x16 as_float(U32x16 v) { return {_mm256_castsi256_ps(v.low), _mm256_castsi256_ps(v.high)}; }
-TF_INLINE F32x16 to_float(U32x16 v) { return {_mm256_cvtepi32_ps(v.low), _mm256_cvtepi32_ps(v.high)}; }
+TF_INLINE F32x16 as_float(U32x16 v) {
+  return {_mm256_castsi256_ps(v.low), _mm256_castsi256_ps(v.high)};
+}
+TF_INLINE F32x16 to_float(U32x16 v) {
+  return {_mm256_cvtepi32_ps(v.low), _mm256_cvtepi32_ps(v.high)};
+}
 
 /// fp32 of the low kBits (at most 4) bits, the others being anything.
 template <int kBits>
@@ -74,8 +88,8 @@ TF_INLINE F32x16 load_i8(const std::uint8_t* p) {
   return to_float({_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))});
 }
 
-// Adds 0x7fff plus the parity of the kept part, chosen by its lowest bit moved to the sign, then cuts: to_bf16 for every
-// value but denormals, which the mode has flushed (or the product will).
+// Adds 0x7fff plus the parity of the kept part, chosen by its lowest bit moved to the sign, then cuts: to_bf16 for
+// every value but denormals, which the mode has flushed (or the product will).
 TF_INLINE __m256 round_to_bf16(__m256 value) {
   const __m256i bits = _mm256_castps_si256(value);
   const __m256 even = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff));
@@ -84,4 +98,6 @@ TF_INLINE __m256 round_to_bf16(__m256 value) {
   const __m256i sum = _mm256_add_epi32(bits, _mm256_castps_si256(half));
   return _mm256_castsi256_ps(_mm256_and_si256(sum, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
 }
-TF_INLINE F32x16 round_to_bf16(F32x16 v) { return {round_to_bf16(v.low), round_to_bf16(v.high)}; }
+TF_INLINE F32x16 round_to_bf16(F32x16 v) {
+  return {round_to_bf16(v.low), round_to_bf16(v.high)};
+}

@@ -9,16 +9,34 @@ struct U32x16 {
 inline constexpr int kMicroPanels = 2;
 inline constexpr int kMicroTokens = 12;
 
-TF_INLINE F32x16 zero() { return _mm512_setzero_ps(); }
-TF_INLINE F32x16 set1(float value) { return _mm512_set1_ps(value); }
-TF_INLINE F32x16 load(const float* p) { return _mm512_loadu_ps(p); }
-TF_INLINE void store(float* p, F32x16 v) { _mm512_storeu_ps(p, v); }
-TF_INLINE F32x16 add(F32x16 a, F32x16 b) { return _mm512_add_ps(a, b); }
-TF_INLINE F32x16 mul(F32x16 a, F32x16 b) { return _mm512_mul_ps(a, b); }
-TF_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return _mm512_fmadd_ps(a, b, c); }
-TF_INLINE F32x16 negate(F32x16 a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
+TF_INLINE F32x16 zero() {
+  return _mm512_setzero_ps();
+}
+TF_INLINE F32x16 set1(float value) {
+  return _mm512_set1_ps(value);
+}
+TF_INLINE F32x16 load(const float* p) {
+  return _mm512_loadu_ps(p);
+}
+TF_INLINE void store(float* p, F32x16 v) {
+  _mm512_storeu_ps(p, v);
+}
+TF_INLINE F32x16 add(F32x16 a, F32x16 b) {
+  return _mm512_add_ps(a, b);
+}
+TF_INLINE F32x16 mul(F32x16 a, F32x16 b) {
+  return _mm512_mul_ps(a, b);
+}
+TF_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+TF_INLINE F32x16 negate(F32x16 a) {
+  return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f));
+}
 
-TF_INLINE U32x16 load_u32(const std::uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+TF_INLINE U32x16 load_u32(const std::uint8_t* p) {
+  return {_mm512_loadu_si512(p)};
+}
 template <int kShift>
 TF_INLINE U32x16 shift_right(U32x16 v) {
   return {_mm512_srli_epi32(v.bits, kShift)};
@@ -33,9 +51,15 @@ TF_INLINE U32x16 shift_right_by(U32x16 v, int shift) {
 TF_INLINE U32x16 mask(U32x16 v, std::uint32_t bits) {
   return {_mm512_and_si512(v.bits, _mm512_set1_epi32(static_cast<int>(bits)))};
 }
-TF_INLINE U32x16 either(U32x16 a, U32x16 b) { return {_mm512_or_si512(a.bits, b.bits)}; }
-TF_INLINE F32x16 as_float(U32x16 v) { return _mm512_castsi512_ps(v.bits); }
-TF_INLINE F32x16 to_float(U32x16 v) { return _mm512_cvtepi32_ps(v.bits); }
+TF_INLINE U32x16 either(U32x16 a, U32x16 b) {
+  return {_mm512_or_si512(a.bits, b.bits)};
+}
+TF_INLINE F32x16 as_float(U32x16 v) {
+  return _mm512_castsi512_ps(v.bits);
+}
+TF_INLINE F32x16 to_float(U32x16 v) {
+  return _mm512_cvtepi32_ps(v.bits);
+}
 
 /// fp32 of the low kBits (at most 4) bits, the others being anything. A lookup ignores all but the low four bits of its
 /// index, which saves the mask and the conversion.
@@ -59,8 +83,8 @@ TF_INLINE F32x16 load_i8(const std::uint8_t* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
 
-// Adds 0x7fff, one more where the kept part is odd, then cuts: to_bf16 for every value but denormals, which the mode has
-// flushed (or the product will).
+// Adds 0x7fff, one more where the kept part is odd, then cuts: to_bf16 for every value but denormals, which the mode
+// has flushed (or the product will).
 TF_INLINE F32x16 round_to_bf16(F32x16 v) {
   const __m512i bits = _mm512_castps_si512(v);
   const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));

@@ -1,9 +1,9 @@
 // Linear layers on AMX tiles. Included inside the AMX unnamed namespace, after linear_kernels.h.
 //
-// TDPBF16PS adds to each fp32 sum, for a tile of 32 k, the even and the odd products chained by fma into two temporaries
-// that start at zero, then both: linear.h's order in one instruction. Rows of x are the first operand (a unit is a tile of
-// up to 16 rows), a panel's block of weights the second, in exactly the layout that panels have. Tiles ignore the
-// thread's floating-point mode and always flush.
+// TDPBF16PS adds to each fp32 sum, for a tile of 32 k, the even and the odd products chained by fma into two
+// temporaries that start at zero, then both: linear.h's order in one instruction. Rows of x are the first operand (a
+// unit is a tile of up to 16 rows), a panel's block of weights the second, in exactly the layout that panels have.
+// Tiles ignore the thread's floating-point mode and always flush.
 
 inline constexpr int kTileRows = 16;
 inline constexpr int kTileBytes = 1024;
@@ -12,9 +12,13 @@ inline constexpr int kFewRowsChunkBlocks = 4;
 inline constexpr int kTaskPanels = 4;
 inline constexpr int kTileFloats = kTileRows * kPanelRows;
 
-TF_INLINE std::int64_t tile_count(std::int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
+TF_INLINE std::int64_t tile_count(std::int64_t rows) {
+  return (rows + kTileRows - 1) / kTileRows;
+}
 // With less than one tile of rows the tile is that much shorter, otherwise the last one is padded with zeros.
-TF_INLINE std::int64_t rows_of_tile(std::int64_t rows) { return rows < kTileRows ? rows : kTileRows; }
+TF_INLINE std::int64_t rows_of_tile(std::int64_t rows) {
+  return rows < kTileRows ? rows : kTileRows;
+}
 
 std::size_t scratch_bytes(std::int64_t rows) {
   const std::size_t weights = static_cast<std::size_t>(2 * kChunkBlocks) * kTileBytes;
@@ -25,7 +29,9 @@ std::size_t packed_x_bytes(std::int64_t rows, std::int64_t blocks) {
   return static_cast<std::size_t>(tile_count(rows) * rows_of_tile(rows) * blocks) * 64;
 }
 
-std::int64_t x_units(std::int64_t rows) { return tile_count(rows); }
+std::int64_t x_units(std::int64_t rows) {
+  return tile_count(rows);
+}
 
 // A unit is [block][row of the tile][32 k].
 void pack_x(const std::uint16_t* x, std::int64_t columns, const std::int32_t* row_index, std::int64_t rows,
@@ -71,7 +77,9 @@ void configure_tiles(std::int64_t x_rows, bool few_rows) {
 }
 
 // The tile intrinsics don't tell the compiler which memory they read.
-TF_INLINE void order_memory() { asm volatile("" ::: "memory"); }
+TF_INLINE void order_memory() {
+  asm volatile("" ::: "memory");
+}
 
 // Blocks [first, first + count) of one panel as tiles: pairs of k interleaved, in bf16.
 template <int kBits>
@@ -95,13 +103,26 @@ const std::uint8_t* weight_tiles(const LinearTask& task, int panel, std::int64_t
                                  std::uint8_t* scratch) {
   const Panel source = panel_of(task, panel);
   switch (task.layout.bits) {
-    case 2: decode_tiles<2>(task.layout, source, first, count, scratch); break;
-    case 3: decode_tiles<3>(task.layout, source, first, count, scratch); break;
-    case 4: decode_tiles<4>(task.layout, source, first, count, scratch); break;
-    case 5: decode_tiles<5>(task.layout, source, first, count, scratch); break;
-    case 6: decode_tiles<6>(task.layout, source, first, count, scratch); break;
-    case 8: decode_tiles<8>(task.layout, source, first, count, scratch); break;
-    default: return source.codes + first * kTileBytes;
+    case 2:
+      decode_tiles<2>(task.layout, source, first, count, scratch);
+      break;
+    case 3:
+      decode_tiles<3>(task.layout, source, first, count, scratch);
+      break;
+    case 4:
+      decode_tiles<4>(task.layout, source, first, count, scratch);
+      break;
+    case 5:
+      decode_tiles<5>(task.layout, source, first, count, scratch);
+      break;
+    case 6:
+      decode_tiles<6>(task.layout, source, first, count, scratch);
+      break;
+    case 8:
+      decode_tiles<8>(task.layout, source, first, count, scratch);
+      break;
+    default:
+      return source.codes + first * kTileBytes;
   }
   return scratch;
 }
@@ -116,7 +137,8 @@ void decode_chunk(const LinearTask& task, int first_panel, int panels, std::int6
   order_memory();
 }
 
-// --- up to 16 rows: four panels at a time, their sums stay in tiles ---------------------------------------------------
+// --- up to 16 rows: four panels at a time, their sums stay in tiles
+// ---------------------------------------------------
 
 template <int kPanels>
 void multiply_few_rows(const std::uint8_t* const* weights, const std::uint8_t* x, std::int64_t x_tile_bytes,
@@ -157,10 +179,17 @@ void run_few_rows(const LinearTask& task, int first_panel, int panels) {
     decode_chunk(task, first_panel, panels, first, count, scratch, tiles);
     const std::uint8_t* chunk_x = x + first * x_tile_bytes;
     switch (panels) {
-      case 1: multiply_few_rows<1>(tiles, chunk_x, x_tile_bytes, count); break;
-      case 2: multiply_few_rows<2>(tiles, chunk_x, x_tile_bytes, count); break;
-      case 3: multiply_few_rows<3>(tiles, chunk_x, x_tile_bytes, count); break;
-      default: multiply_few_rows<4>(tiles, chunk_x, x_tile_bytes, count);
+      case 1:
+        multiply_few_rows<1>(tiles, chunk_x, x_tile_bytes, count);
+        break;
+      case 2:
+        multiply_few_rows<2>(tiles, chunk_x, x_tile_bytes, count);
+        break;
+      case 3:
+        multiply_few_rows<3>(tiles, chunk_x, x_tile_bytes, count);
+        break;
+      default:
+        multiply_few_rows<4>(tiles, chunk_x, x_tile_bytes, count);
     }
   }
   _tile_stored(0, sums, 64);

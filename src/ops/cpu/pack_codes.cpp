@@ -78,8 +78,12 @@ void read_q6_k(const std::uint8_t* block, std::uint8_t* codes) {
 
 void read_block_codes(WeightFormat format, const std::uint8_t* block, std::uint8_t* codes) {
   switch (format) {
-    case WeightFormat::kQ4_0: read_split_nibbles(block + 2, codes); return;
-    case WeightFormat::kQ4_1: read_split_nibbles(block + 4, codes); return;
+    case WeightFormat::kQ4_0:
+      read_split_nibbles(block + 2, codes);
+      return;
+    case WeightFormat::kQ4_1:
+      read_split_nibbles(block + 4, codes);
+      return;
     case WeightFormat::kQ5_0:
       read_split_nibbles(block + 6, codes);
       add_fifth_bits(block + 2, codes);
@@ -91,10 +95,17 @@ void read_block_codes(WeightFormat format, const std::uint8_t* block, std::uint8
     case WeightFormat::kQ8_0:
       for (int i = 0; i < 32; ++i) codes[i] = static_cast<std::uint8_t>(block[2 + i] ^ 0x80u);
       return;
-    case WeightFormat::kQ4_K: read_q4_k_nibbles(block + 16, codes); return;
-    case WeightFormat::kQ5_K: read_q5_k(block, codes); return;
-    case WeightFormat::kQ6_K: read_q6_k(block, codes); return;
-    default: TF_ASSERT(false && "not a block format");
+    case WeightFormat::kQ4_K:
+      read_q4_k_nibbles(block + 16, codes);
+      return;
+    case WeightFormat::kQ5_K:
+      read_q5_k(block, codes);
+      return;
+    case WeightFormat::kQ6_K:
+      read_q6_k(block, codes);
+      return;
+    default:
+      TF_ASSERT(false && "not a block format");
   }
 }
 

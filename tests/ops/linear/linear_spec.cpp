@@ -45,6 +45,7 @@ TF_SPEC_TARGET float ordered_dot(const std::vector<Bf16>& weights, const Bf16* x
 }  // namespace
 
 std::vector<Bf16> spec_weight_row(const WeightView& view, std::int64_t expert, std::int64_t row) {
+  const DefaultModeScope scope;  // a pool's calling thread stays in the flushing mode
   std::vector<float> values(static_cast<std::size_t>(view.columns));
   decode_row(view, expert, row, values.data());
   std::vector<Bf16> result;

@@ -2,9 +2,9 @@
 // number of rows and threads. Paths that the machine lacks are skipped by name.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstdlib>
-#include <limits>
+#include <algorithm>
+#include <cstdio>
+#include <memory>
 #include <numeric>
 #include <random>
 
@@ -45,13 +45,11 @@ std::vector<Bf16> extreme_inputs(std::size_t count, std::mt19937& random, bool i
   return x;
 }
 
-const Activation* as_activation(const std::vector<Bf16>& x) { return reinterpret_cast<const Activation*>(x.data()); }
+const Activation* as_activation(const std::vector<Bf16>& x) {
+  return reinterpret_cast<const Activation*>(x.data());
+}
 
-struct Spec {
-  std::vector<float> y;  // [rows, outputs]
-};
-
-// What `rows` rows of x give, by the specification.
+// What all rows of x give, by the specification.
 std::vector<float> spec_outputs(const WeightView& view, std::int64_t expert, const std::vector<Bf16>& x) {
   const std::size_t rows = x.size() / static_cast<std::size_t>(view.columns);
   const std::size_t outputs = static_cast<std::size_t>(view.rows);
@@ -117,7 +115,8 @@ class LinearPathTest : public testing::TestWithParam<CpuPath> {
     EXPECT_EQ(count_differences(expected, y.data(), rows, weight.rows(), stride), 0)
         << rows << " rows, " << pool.thread_count() << " threads";
     for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t n = weight.rows(); n < stride; ++n) ASSERT_EQ(y[static_cast<std::size_t>(r * stride + n)], kSentinel);
+      for (std::int64_t n = weight.rows(); n < stride; ++n)
+        ASSERT_EQ(y[static_cast<std::size_t>(r * stride + n)], kSentinel);
     }
   }
 };
@@ -253,7 +252,9 @@ TEST_P(LinearPathTest, StackedPartsRowOrdersBiasAndAccumulation) {
       linear(pools().five, params);
       for (std::int64_t n = 0; n < 63; ++n) {
         const WeightView& view = n < 40 ? q.view : n < 56 ? k.view : v.view;
-        const std::int64_t in_part = n < 40 ? source.row_orders[0][static_cast<std::size_t>(n)] : n < 56 ? n - 40 : n - 56;
+        const std::int64_t in_part = n < 40   ? source.row_orders[0][static_cast<std::size_t>(n)]
+                                     : n < 56 ? n - 40
+                                              : n - 56;
         const auto weights = spec_weight_row(view, 0, in_part);
         for (std::int64_t r = 0; r < rows; ++r) {
           float expected = spec_dot(weights, x.data() + r * columns) + source.bias[static_cast<std::size_t>(n)];

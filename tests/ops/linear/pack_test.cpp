@@ -24,7 +24,9 @@ LinearSource source_of(const WeightView& view) {
   return source;
 }
 
-bool is_plain(const SampleFormat& format) { return sample_column_multiple(format) == 1; }
+bool is_plain(const SampleFormat& format) {
+  return sample_column_multiple(format) == 1;
+}
 
 TEST(PackLinear, EveryFormatDecodesToTheStoredWeights) {
   std::mt19937 random(11);
@@ -36,6 +38,7 @@ TEST(PackLinear, EveryFormatDecodesToTheStoredWeights) {
       const auto weight = pack_linear(source_of(sample.view), select_cpu_path(), pool());
       std::vector<float> expected(static_cast<std::size_t>(columns));
       std::vector<float> actual(expected.size());
+      const DefaultModeScope scope;  // decode_row is defined in the default mode
       for (std::int64_t expert = 0; expert < 2; ++expert) {
         for (std::int64_t row = 0; row < 37; ++row) {
           decode_row(sample.view, expert, row, expected.data());
@@ -97,9 +100,9 @@ TEST(PackLinear, RefusesWhatDoesNotFit) {
 
 TEST(Embed, RowsAreRoundedAndScaled) {
   std::mt19937 random(14);
-  for (const SampleFormat& format : {SampleFormat{WeightFormat::kQ8_0}, SampleFormat{WeightFormat::kQ6_K},
-                                     SampleFormat{WeightFormat::kF32},
-                                     SampleFormat{WeightFormat::kAffine, 4, 64, WeightFormat::kBF16}}) {
+  for (const SampleFormat& format :
+       {SampleFormat{WeightFormat::kQ8_0}, SampleFormat{WeightFormat::kQ6_K}, SampleFormat{WeightFormat::kF32},
+        SampleFormat{WeightFormat::kAffine, 4, 64, WeightFormat::kBF16}}) {
     const SampleMatrix sample = make_sample(format, 1, 50, 256, random);
     const auto weight = pack_linear(source_of(sample.view), select_cpu_path(), pool());
     const std::int32_t tokens[] = {49, 0, 17, 17, 16};

@@ -10,7 +10,9 @@
 namespace tensorfold::ops::cpu {
 namespace {
 
-void put(std::byte* to, const void* from, std::size_t size) { std::memcpy(to, from, size); }
+void put(std::byte* to, const void* from, std::size_t size) {
+  std::memcpy(to, from, size);
+}
 
 std::uint16_t random_half(std::mt19937& random) {
   const std::uint32_t draw = random();

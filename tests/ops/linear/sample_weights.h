@@ -33,8 +33,8 @@ struct SampleMatrix {
 
 enum class ScaleRange { kOrdinary, kTiny };
 
-/// Codes are random bits; scales ordinary (about 2^-10 to 2^-2, both signs, some zero, some half denormals) or tiny (fp32
-/// denormals among them, affine with F32 or BF16 scales only).
+/// Codes are random bits; scales ordinary (about 2^-10 to 2^-2, both signs, some zero, some half denormals) or tiny
+/// (fp32 denormals among them, affine with F32 or BF16 scales only).
 SampleMatrix make_sample(const SampleFormat& format, std::int64_t experts, std::int64_t rows, std::int64_t columns,
                          std::mt19937& random, ScaleRange range = ScaleRange::kOrdinary);
 
