@@ -16,6 +16,10 @@ inline constexpr std::uint64_t kGgufMetadataCountMax = 1u << 16;
 inline constexpr std::uint64_t kGgufStringBytesMax = 64ull << 20;
 inline constexpr std::uint64_t kGgufArrayLengthMax = 1ull << 24;
 inline constexpr int kShardCountMax = 4096;
+inline constexpr int kCheckpointJsonDepthMax = 64;
+inline constexpr std::size_t kTensorNameBytesMax = 1024;
+inline constexpr std::size_t kGgufKeyBytesMax = 65'535;
+inline constexpr std::uint64_t kGgufConfigArrayLengthMax = 65'536;  // elements of all arrays in config()
 
 // --- models ----------------------------------------------------------------------------------------------------------
 inline constexpr std::int64_t kLayerCountMax = 1024;

@@ -1,7 +1,7 @@
 // A checkpoint on disk as named, checked tensors in mapped memory: one interface over Hugging Face / MLX directories
 // (safetensors) and GGUF files. It knows containers and weight formats, and no model family: names are the file's own,
-// and what a tensor should be is checked by whoever asks for it (model/). Everything a file says is hostile until checked
-// here: sizes are verified before they are multiplied, allocated or mapped.
+// and what a tensor should be is checked by whoever asks for it (model/). Everything a file says is hostile until
+// checked here: sizes are verified before they are multiplied, allocated or mapped.
 #pragma once
 
 #include <filesystem>
@@ -19,16 +19,17 @@ enum class Container { kHuggingFace, kMlx, kGguf };
 
 struct TensorInfo {
   std::string name;
-  std::string dtype;                 // the file's own spelling: "BF16", "U32", "Q4_K", ...
-  std::vector<std::int64_t> shape;   // slowest dimension first (GGUF's are reversed on reading)
-  const std::byte* data = nullptr;   // mapped; may be unaligned
+  std::string dtype;                // the file's own spelling: "BF16", "U32", "Q4_K", ...
+  std::vector<std::int64_t> shape;  // slowest dimension first (GGUF's are reversed on reading)
+  const std::byte* data = nullptr;  // mapped; may be unaligned
   std::size_t bytes = 0;
 };
 
 class Checkpoint {
  public:
   /// Opens a directory with config.json and safetensors, or one .gguf file. Everything is checked before this returns:
-  /// headers, offsets, overlaps, shards, dtypes. Throws Error(kInvalidCheckpoint | kNotFound) that names file and tensor.
+  /// headers, offsets, overlaps, shards, dtypes. Throws Error(kInvalidCheckpoint | kNotFound) that names file and
+  /// tensor.
   static std::shared_ptr<const Checkpoint> open(const std::filesystem::path& path);
   virtual ~Checkpoint() = default;
 
@@ -44,8 +45,8 @@ class Checkpoint {
   /// Total bytes of the files, links followed.
   virtual std::uint64_t file_bytes() const = 0;
 
-  /// The matrix stored under `base` + ".weight" (or under `base` itself, as stacked experts are): dense, MLX affine when
-  /// `base`.scales exists (bits and group from the shapes, checked against config "quantization"), or a GGUF block
+  /// The matrix stored under `base` + ".weight" (or under `base` itself, as stacked experts are): dense, MLX affine
+  /// when `base`.scales exists (bits and group from the shapes, checked against config "quantization"), or a GGUF block
   /// format. `rows`, `columns` and `experts` are what the caller expects; any other shape is refused with both shapes.
   /// `experts` 0 = a plain 2-D matrix. Throws Error(kInvalidCheckpoint) with the tensor's name.
   virtual WeightView weight(std::string_view base, std::int64_t rows, std::int64_t columns,
@@ -55,11 +56,13 @@ class Checkpoint {
   /// A small dense tensor (norms, biases, A_log, convolutions) as fp32, row-major, of exactly `count` elements.
   virtual std::vector<float> values(std::string_view name, std::int64_t count) const = 0;
 
-  /// GGUF arrays that config() leaves out: "tokenizer.ggml.tokens", ".merges" / ".scores", ".token_type".
+  /// GGUF arrays that config() leaves out: "tokenizer.ggml.tokens", ".merges" / ".scores", ".token_type". Empty when
+  /// the file has no such array (or isn't GGUF); throws when its elements are of another kind.
   virtual std::vector<std::string> gguf_strings(std::string_view key) const = 0;
   virtual std::vector<double> gguf_numbers(std::string_view key) const = 0;
 
-  /// Tells the kernel that the mapped pages of a tensor aren't needed any more (after packing). Never invalidates reads.
+  /// Tells the kernel that the mapped pages of a tensor aren't needed any more (after packing). Never invalidates
+  /// reads.
   virtual void drop_pages(const std::byte* data, std::size_t bytes) const = 0;
 };
 

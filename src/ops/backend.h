@@ -35,6 +35,7 @@ struct BackendInfo {
   int arithmetic_version = 0;   // bumped with any change of order or rounding; enters persistent cache keys
   int activation_bytes = 0;     // size of one Activation element
   int threads = 1;
+  bool host_memory = true;      // buffers are host memory: results are read in place
 };
 
 /// Backend memory, zeroed on allocation, at least 64-byte aligned, freed with the object.

@@ -1,0 +1,13 @@
+// A Hugging Face or MLX directory as a checkpoint: config.json, generation_config.json and its safetensors files.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "checkpoint/checkpoint.h"
+
+namespace tensorfold {
+
+std::shared_ptr<const Checkpoint> open_directory(const std::filesystem::path& path);
+
+}  // namespace tensorfold

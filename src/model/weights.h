@@ -1,0 +1,63 @@
+// A model's weights on a backend, in the shape of its description. Filled by the loader, read by the executor.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "model/description.h"
+#include "ops/backend.h"
+
+namespace tensorfold {
+
+struct AttentionWeights {
+  std::unique_ptr<ops::Linear> qkv, output;
+  const float* q_norm = nullptr;  // backend memory, null when there is none
+  const float* k_norm = nullptr;
+};
+
+struct GatedDeltaWeights {
+  std::unique_ptr<ops::Linear> input, output;
+  const float* conv_weight = nullptr;
+  const float* decay = nullptr;
+  const float* dt_bias = nullptr;
+  const float* norm = nullptr;
+};
+
+struct DenseWeights {
+  std::unique_ptr<ops::Linear> gate_up, down;
+};
+
+struct MoeWeights {
+  std::unique_ptr<ops::Linear> router, gate_up, down;
+  std::unique_ptr<ops::Linear> shared_gate_up, shared_down, shared_gate;  // null without a shared expert
+};
+
+struct LayerWeights {
+  const float* input_norm = nullptr;
+  const float* post_mixer_norm = nullptr;
+  const float* feed_forward_norm = nullptr;
+  const float* post_feed_forward_norm = nullptr;
+  std::variant<AttentionWeights, GatedDeltaWeights> mixer;
+  std::variant<DenseWeights, MoeWeights> feed_forward;
+};
+
+struct ModelWeights {
+  std::unique_ptr<ops::Linear> embedding;
+  std::unique_ptr<ops::Linear> head;  // null when tied
+  const float* final_norm = nullptr;
+  std::vector<LayerWeights> layers;
+  std::vector<std::unique_ptr<ops::Buffer>> vectors;  // owns what the pointers above point to
+  std::uint64_t packed_bytes = 0;
+};
+
+/// Reads and packs every weight. Afterwards every tensor of the file has been used or is on the description's list of
+/// ignored ones; any other stops the load with its name.
+ModelWeights load_weights(const Checkpoint& checkpoint, const ModelDescription& description, ops::Backend& backend,
+                          const std::function<void(double, const std::string&)>& progress);
+
+}  // namespace tensorfold

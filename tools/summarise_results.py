@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Adds up the test runners' results, lists what was skipped and why, and prints the summary line.
+
+usage: summarise_results.py RESULTS_FOLDER STEPS_PASSED STEPS_FAILED
+Fails when a test failed, when a runner left no result, or when more tests were skipped than tests/expected_skips lists
+(one name or name prefix a line, '#' comments).
+"""
+import pathlib
+import sys
+import xml.etree.ElementTree as ElementTree
+
+
+def read(path):
+    passed, failed, skipped = 0, [], []
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        name = f"{case.get('classname') or ''}.{case.get('name')}".strip(".")
+        skip = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
+            failed.append(name)
+        elif skip is not None or case.get("status") in ("notrun", "disabled"):
+            output = case.findtext("system-out") or ""
+            reason = (skip.get("message") if skip is not None else None) or ""
+            for line in output.splitlines():
+                if "SKIPPED:" in line or "skip reason" in line.lower():
+                    reason = line.strip()
+            skipped.append((name, reason))
+        else:
+            passed += 1
+    return passed, failed, skipped
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    passed, failed, skipped = int(sys.argv[2]), [], []
+    failed_steps = int(sys.argv[3])
+    for name in ("ctest.xml", "pytest.xml"):
+        path = folder / name
+        if not path.exists():
+            failed.append(f"{name}: the runner left no result")
+            continue
+        p, f, s = read(path)
+        if p + len(f) + len(s) == 0:
+            failed.append(f"{name}: no test ran")
+        passed += p
+        failed += f
+        skipped += s
+    root = pathlib.Path(__file__).resolve().parent.parent
+    expected = [line.split("#")[0].strip() for line in (root / "tests/expected_skips").read_text().splitlines()]
+    expected = [line for line in expected if line]
+    unexpected = []
+    for name, reason in skipped:
+        listed = any(name.startswith(prefix) or prefix in name for prefix in expected)
+        print(f"SKIPPED{'' if listed else ' (not expected)'}: {name}  {reason}")
+        if not listed:
+            unexpected.append(name)
+    for name in failed:
+        print(f"FAILED: {name}")
+    if unexpected:
+        print(f"{len(unexpected)} skipped test(s) are not in tests/expected_skips")
+    total_failed = len(failed) + failed_steps + len(unexpected)
+    print(f"{passed} passed, {total_failed} failed, {len(skipped) - len(unexpected)} skipped")
+    return 1 if total_failed else 0
+
+
+sys.exit(main())
