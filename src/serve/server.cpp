@@ -14,6 +14,7 @@
 #include <csignal>
 #include <thread>
 
+#include "base/error.h"
 #include "base/limits.h"
 #include "serve/connection.h"
 
@@ -181,7 +182,8 @@ std::uint16_t Server::port() const {
 
 std::string Server::base_url() const {
   const auto address = impl_->endpoint.address();
-  return fmt::format(address.is_v6() ? "http://[{}]:{}/v1" : "http://{}:{}/v1", address.to_string(), port());
+  const std::string host = address.is_v6() ? fmt::format("[{}]", address.to_string()) : address.to_string();
+  return fmt::format("http://{}:{}/v1", host, port());
 }
 
 bool Server::host_is_loopback() const {

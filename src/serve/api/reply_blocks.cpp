@@ -1,6 +1,8 @@
 // See reply_blocks.h.
 #include "serve/api/reply_blocks.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 
 #include "serve/api/json_body.h"
