@@ -1,6 +1,6 @@
-// The engine's public face: two nouns. An Engine is a loaded model on a backend, immutable once it serves; a Stream is one
-// mutable timeline of tokens with its sampling rule. One engine thread owns lanes, caches and the model; callers talk to it
-// through bounded queues and never block it. The engine knows token ids, never text or HTTP.
+// The engine's public face: two nouns. An Engine is a loaded model on a backend, immutable once it serves; a Stream is
+// one mutable timeline of tokens with its sampling rule. One engine thread owns lanes, caches and the model; callers
+// talk to it through bounded queues and never block it. The engine knows token ids, never text or HTTP.
 #pragma once
 
 #include <chrono>
@@ -19,32 +19,32 @@ namespace tensorfold {
 
 /// A media unit in a prompt: an image or audio piece is one unit that is never cut. (Used by vision; empty for text.)
 struct MediaUnit {
-  std::int32_t first_index = 0;   // sequence index of its first row
+  std::int32_t first_index = 0;  // sequence index of its first row
   std::int32_t row_count = 0;
   std::vector<std::uint8_t> content_hash;
 };
 
 /// What identifies a reusable prefix: the tokens and media under an identity and an owner.
 struct PrefixKey {
-  std::string identity;           // checkpoint, format, backend, arithmetic version, adapter, weights epoch
-  std::string owner;              // scope of the API key
+  std::string identity;  // checkpoint, format, backend, arithmetic version, adapter, weights epoch
+  std::string owner;     // scope of the API key
   std::vector<std::int32_t> tokens;
   std::vector<MediaUnit> media;
 };
 
 struct StreamRequest {
-  std::string id;                       // for logs
-  PrefixKey prompt;                     // tokens: at least one; identity is filled in by the engine
-  std::int32_t reply_tokens_max = 0;    // >= 0; 0 only scores the prompt
+  std::string id;                     // for logs
+  PrefixKey prompt;                   // tokens: at least one; identity is filled in by the engine
+  std::int32_t reply_tokens_max = 0;  // >= 0; 0 only scores the prompt
   SamplingRule sampling;
-  std::vector<std::int32_t> stop_tokens;   // ids that end the reply (they are counted and delivered, marked)
+  std::vector<std::int32_t> stop_tokens;  // ids that end the reply (they are counted and delivered, marked)
   bool ignore_stop_tokens = false;
-  std::unique_ptr<PathRule> rule;          // may be null
-  bool drafts = true;                      // false: the serial reference
+  std::unique_ptr<PathRule> rule;  // may be null
+  bool drafts = true;              // false: the serial reference
   bool background = false;
   // Scoring: the logprob of each drawn token and its alternatives (raw distribution at temperature 1, before filters);
   // for the prompt, of each prompt token given those before it.
-  std::int32_t logprobs_top = -1;          // -1: none; 0..20 alternatives
+  std::int32_t logprobs_top = -1;  // -1: none; 0..20 alternatives
   bool score_prompt = false;
   /// Hands every committed row's logits (plan order) to the callback: tests and `verify`. Engine thread.
   std::function<void(std::int32_t sequence_index, const float* logits, std::int32_t count)> on_logits;
@@ -62,16 +62,16 @@ struct PromptProgressEvent {
   std::int32_t tokens_total = 0;
   std::int32_t tokens_cached = 0;
 };
-struct PromptScoreEvent {                // with score_prompt: one per prompt token, in order; the first has no logprob
+struct PromptScoreEvent {  // with score_prompt: one per prompt token, in order; the first has no logprob
   std::int32_t index = 0;
   TokenLogprob chosen;
   std::vector<TokenLogprob> top;
 };
 struct TokenEvent {
   std::int32_t token = 0;
-  std::int32_t index = 0;                // in the reply, from 0
+  std::int32_t index = 0;  // in the reply, from 0
   bool is_stop_token = false;
-  TokenLogprob chosen;                   // with logprobs_top >= 0
+  TokenLogprob chosen;  // with logprobs_top >= 0
   std::vector<TokenLogprob> top;
 };
 struct StreamStatistics {
@@ -89,7 +89,7 @@ struct StreamStatistics {
 };
 struct FinishEvent {
   FinishReason reason = FinishReason::kLength;
-  std::string message;                   // kError: what to tell the client
+  std::string message;  // kError: what to tell the client
   StreamStatistics statistics;
 };
 using StreamEvent = std::variant<PromptProgressEvent, PromptScoreEvent, TokenEvent, FinishEvent>;
@@ -107,24 +107,25 @@ class StreamHandle {
 };
 
 struct EngineOptions {
-  std::int32_t lanes = 0;             // --parallel; 0 = auto (up to 8, fewer if memory says so)
-  std::int32_t context = 0;           // --context; 0 = what model and memory allow
+  std::int32_t lanes = 0;                // --parallel; 0 = auto (up to 8, fewer if memory says so)
+  std::int32_t context = 0;              // --context; 0 = what model and memory allow
   std::uint64_t cache_memory_bytes = 0;  // for KV pages and state slots; 0 = from the machine's free memory
-  double pass_seconds_max = 0.25;     // bound of one pass; prompt slices are sized from measured cost
-  std::int32_t pass_rows_max = 0;     // test hook: cap on rows in one pass (0 = the model's)
-  std::uint64_t schedule_seed = 0;    // test hook: != 0 cuts prompts and mixes lanes at random (fold test)
+  double pass_seconds_max = 0.25;        // bound of one pass; prompt slices are sized from measured cost
+  std::int32_t pass_rows_max = 0;        // test hook: cap on rows in one pass (0 = the model's)
+  std::uint64_t schedule_seed = 0;       // test hook: != 0 cuts prompts and mixes lanes at random (fold test)
+  bool poison_freed = false;             // test hook: freed pages and slots are filled with NaN
 };
 
 struct EngineFacts {
   ModelFacts model;
   std::int32_t lanes = 0;
-  std::int32_t context = 0;           // prompt + reply tokens of one stream; promised for every lane at once
+  std::int32_t context = 0;  // prompt + reply tokens of one stream; promised for every lane at once
   std::uint64_t cache_bytes = 0;
   bool scores_prompt = true;
   std::vector<std::string> draft_kinds;  // empty in the first form
 };
 
-struct EngineLoad {                   // a snapshot for health and metrics
+struct EngineLoad {  // a snapshot for health and metrics
   std::int32_t running = 0;
   std::int32_t waiting = 0;
   double decode_tokens_per_second = 0;
@@ -136,7 +137,8 @@ struct EngineLoad {                   // a snapshot for health and metrics
 
 class Engine {
  public:
-  /// Sizes and allocates caches, starts the engine thread. Throws Error when the options can't be honoured, with advice.
+  /// Sizes and allocates caches, starts the engine thread. Throws Error when the options can't be honoured, with
+  /// advice.
   static std::unique_ptr<Engine> start(std::unique_ptr<LanguageModel> model, const EngineOptions& options);
   virtual ~Engine() = default;  // cancels what runs and joins the thread
 

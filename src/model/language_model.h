@@ -58,6 +58,9 @@ class LanguageModel {
   /// Copies a page's or slot's content inside the pools (copy on write, forks).
   virtual void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) = 0;
   virtual void copy_slot(std::int32_t from, std::int32_t to) = 0;
+  /// Tests: fill a page or slot that fell free with NaN, so that whoever reads a stale one shows it. Optional.
+  virtual void poison_page(std::int32_t group, std::int32_t page) { (void)group, (void)page; }
+  virtual void poison_slot(std::int32_t slot) { (void)slot; }
   /// Replays what is pending in `slot`; afterwards exactly one canonical state exists.
   virtual void settle(std::int32_t slot, const std::vector<std::int32_t>& replay_rows) = 0;
 

@@ -102,6 +102,19 @@ def expected_values(case, model) -> dict:
     return values
 
 
+def bf16_error(case, seen: dict, values: dict) -> torch.Tensor:
+    """Largest and root-mean-square error of the logits of transformers' own bf16 run: what a bf16 backend is measured by."""
+    model = build_model(case)
+    model.load_state_dict(seen, strict=False)
+    model.tie_weights()
+    for parameter in model.parameters():  # not the buffers: transformers keeps RoPE's frequencies in fp32
+        parameter.data = parameter.data.to(torch.bfloat16)
+    with torch.no_grad():
+        logits = model(input_ids=values["input_ids"].long().unsqueeze(0), use_cache=False).logits.squeeze(0).float()
+    difference = logits - values["logits"]
+    return torch.stack([difference.abs().max(), difference.square().mean().sqrt()])
+
+
 def write_checkpoint(case, state: dict, folder: Path) -> dict:
     if case.storage == "gguf":
         return gguf_files.write(case, state, folder, tokenizer_files.for_gguf(case))
@@ -132,6 +145,7 @@ def make(case, out: Path) -> None:
             continue
     else:
         raise RuntimeError(f"{case.name}: no seed gives clear router choices")
+    values["bf16_error"] = bf16_error(case, seen, values)
     if not all(torch.isfinite(value).all() for value in values.values()):
         raise RuntimeError(f"{case.name}: values aren't finite")
     save_file({name: value.contiguous() for name, value in values.items()}, folder / "expected.safetensors",
@@ -140,7 +154,8 @@ def make(case, out: Path) -> None:
         path.chmod(0o644)
     size = sum(path.stat().st_size for path in folder.iterdir())
     spread = values["logits"].abs().max().item()
-    print(f"{case.name:28} seed {case.seed:3} {size / 1024:7.0f} KiB  logits up to {spread:.2f}", flush=True)
+    print(f"{case.name:28} seed {case.seed:3} {size / 1024:7.0f} KiB  logits up to {spread:5.2f}  bf16 error "
+          f"{values['bf16_error'][0]:.3f}, rms {values['bf16_error'][1]:.4f}", flush=True)
 
 
 def main() -> int:

@@ -1,0 +1,230 @@
+// Speed of the engine without HTTP: prompt tokens per second, decode tokens per second with one and with several streams,
+// peak memory, and the fraction of the machine's measured read bandwidth that one-stream decoding reaches.
+//
+//   engine_speed MODEL [--threads N] [--prompt-tokens 512] [--reply-tokens 128] [--streams 1,8] [--repetitions 3] [--json]
+//
+// Token ids are drawn from a fixed seed; every stream is greedy and ignores stop tokens, so that the work is the same in
+// every run. The last line of each stream's reply is hashed and printed: equal hashes mean equal tokens.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/engine.h"
+#include "model/load.h"
+#include "ops/cpu/cpu_backend.h"
+
+namespace tensorfold {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string model;
+  int threads = 2;
+  int prompt_tokens = 512;
+  int reply_tokens = 128;
+  std::vector<int> streams{1, 8};
+  int repetitions = 3;
+  bool json = false;
+};
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Bytes per second of a plain read over 512 MiB on `threads` threads: the limit of one-stream decoding.
+double read_bandwidth(int threads) {
+  ThreadPool pool(threads);
+  const std::size_t count = (512u << 20) / sizeof(std::uint64_t);
+  std::vector<std::uint64_t> data(count, 1);
+  std::vector<std::uint64_t> sums(64);
+  double best = 0;
+  for (int round = 0; round < 5; ++round) {
+    const auto start = Clock::now();
+    pool.parallel_for(64, [&](std::int64_t item, int) {
+      const std::size_t part = count / 64, first = static_cast<std::size_t>(item) * part;
+      std::uint64_t sums4[4] = {0, 0, 0, 0};
+      for (std::size_t i = first; i < first + part; i += 4) {
+        for (std::size_t j = 0; j < 4; ++j) sums4[j] += data[i + j];
+      }
+      sums[static_cast<std::size_t>(item)] = sums4[0] + sums4[1] + sums4[2] + sums4[3];
+    });
+    best = std::max(best, static_cast<double>(count * sizeof(std::uint64_t)) / seconds_since(start));
+  }
+  if (std::count(sums.begin(), sums.end(), 0u) == 64) std::abort();
+  return best;
+}
+
+struct StreamResult {
+  std::vector<std::int32_t> tokens;
+  double first_token_seconds = 0;
+  double last_token_seconds = 0;
+  bool finished = false;
+};
+
+// Opens `count` streams at once and waits for all; times are from the common start.
+std::vector<StreamResult> run_streams(Engine& engine, int count, int prompt_tokens, int reply_tokens) {
+  std::mutex mutex;
+  std::condition_variable done;
+  std::vector<StreamResult> results(static_cast<std::size_t>(count));
+  int finished = 0;
+  const auto start = Clock::now();
+  std::vector<std::unique_ptr<StreamHandle>> handles;
+  for (int stream = 0; stream < count; ++stream) {
+    StreamRequest request;
+    std::mt19937 random(static_cast<unsigned>(stream) + 1);
+    std::uniform_int_distribution<std::int32_t> id(0, engine.facts().model.vocabulary_size - 1);
+    for (int i = 0; i < prompt_tokens; ++i) request.prompt.tokens.push_back(id(random));
+    request.reply_tokens_max = reply_tokens;
+    request.ignore_stop_tokens = true;
+    handles.push_back(engine.open(std::move(request), [&, stream](StreamEvent&& event) {
+      std::lock_guard lock(mutex);
+      auto& result = results[static_cast<std::size_t>(stream)];
+      if (const auto* token = std::get_if<TokenEvent>(&event)) {
+        if (result.tokens.empty()) result.first_token_seconds = seconds_since(start);
+        result.last_token_seconds = seconds_since(start);
+        result.tokens.push_back(token->token);
+      } else if (const auto* finish = std::get_if<FinishEvent>(&event)) {
+        if (finish->reason == FinishReason::kError) std::fprintf(stderr, "stream failed: %s\n", finish->message.c_str());
+        result.finished = true;
+        ++finished;
+        done.notify_all();
+      }
+    }));
+  }
+  std::unique_lock lock(mutex);
+  done.wait(lock, [&] { return finished == count; });
+  return results;
+}
+
+std::uint64_t token_hash(const std::vector<StreamResult>& results) {
+  std::uint64_t hash = 1469598103934665603ull;
+  for (const auto& result : results) {
+    for (const auto token : result.tokens) hash = (hash ^ static_cast<std::uint64_t>(token)) * 1099511628211ull;
+  }
+  return hash;
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const auto value = [&]() -> std::string {
+      if (i + 1 >= argc) fail(ErrorCode::kInvalidArgument, "{} needs a value", argument);
+      return argv[++i];
+    };
+    if (argument == "--threads") {
+      options.threads = std::stoi(value());
+    } else if (argument == "--prompt-tokens") {
+      options.prompt_tokens = std::stoi(value());
+    } else if (argument == "--reply-tokens") {
+      options.reply_tokens = std::stoi(value());
+    } else if (argument == "--repetitions") {
+      options.repetitions = std::stoi(value());
+    } else if (argument == "--streams") {
+      options.streams.clear();
+      std::stringstream list(value());
+      for (std::string item; std::getline(list, item, ',');) options.streams.push_back(std::stoi(item));
+    } else if (argument == "--json") {
+      options.json = true;
+    } else if (options.model.empty() && argument[0] != '-') {
+      options.model = argument;
+    } else {
+      fail(ErrorCode::kInvalidArgument, "unknown argument {}; see the head of bench/engine_speed.cpp", argument);
+    }
+  }
+  if (options.model.empty()) fail(ErrorCode::kInvalidArgument, "usage: engine_speed MODEL [--threads N] ...");
+  return options;
+}
+
+int run(const Options& options) {
+  ops::CpuBackendOptions backend_options;
+  backend_options.threads = options.threads;
+  auto model = load_language_model(Checkpoint::open(options.model), ops::make_cpu_backend(backend_options), {});
+  EngineOptions engine_options;
+  engine_options.lanes = *std::max_element(options.streams.begin(), options.streams.end());
+  engine_options.context = options.prompt_tokens + options.reply_tokens;
+  auto engine = Engine::start(std::move(model), engine_options);
+  const auto& facts = engine->facts();
+
+  nlohmann::json report{{"engine", "tensorfold"},
+                        {"model", options.model},
+                        {"path", facts.model.backend_path},
+                        {"threads", options.threads},
+                        {"packed_weight_bytes", facts.model.packed_weight_bytes},
+                        {"cache_bytes", facts.cache_bytes}};
+  const double bandwidth = read_bandwidth(options.threads);
+  report["read_bandwidth_bytes_per_second"] = bandwidth;
+  run_streams(*engine, 1, 32, 8);  // warm-up
+  for (const int streams : options.streams) {
+    double best_decode = 0, best_prompt = 0;
+    std::uint64_t hash = 0;
+    for (int repetition = 0; repetition < options.repetitions; ++repetition) {
+      const auto results = run_streams(*engine, streams, options.prompt_tokens, options.reply_tokens);
+      double first = 0, last = 0;
+      for (const auto& result : results) {
+        first = std::max(first, result.first_token_seconds);
+        last = std::max(last, result.last_token_seconds);
+      }
+      // Decode rate counts the tokens after every stream's first, over the time in which all decode.
+      best_decode = std::max(best_decode, streams * (options.reply_tokens - 1) / (last - first));
+      best_prompt = std::max(best_prompt, streams * options.prompt_tokens / first);
+      hash = token_hash(results);
+    }
+    nlohmann::json row{{"streams", streams},
+                       {"prompt_tokens_per_second", best_prompt},
+                       {"decode_tokens_per_second", best_decode},
+                       {"token_hash", fmt::format("{:016x}", hash)}};
+    if (streams == 1) {
+      row["bandwidth_fraction"] = best_decode * static_cast<double>(facts.model.packed_weight_bytes) / bandwidth;
+    }
+    report["rows"].push_back(row);
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  report["peak_resident_bytes"] = static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+  if (options.json) {
+    std::printf("%s\n", report.dump().c_str());
+    return 0;
+  }
+  std::printf("%s: path %s, %d threads, packed weights %.1f MB, read bandwidth %.1f GB/s, peak memory %.1f MB\n",
+              options.model.c_str(), facts.model.backend_path.c_str(), options.threads,
+              static_cast<double>(facts.model.packed_weight_bytes) / 1e6, bandwidth / 1e9,
+              static_cast<double>(usage.ru_maxrss) * 1024 / 1e6);
+  for (const auto& row : report["rows"]) {
+    std::printf("  %2d stream(s): prompt %8.1f tokens/s, decode %8.1f tokens/s%s, tokens %s\n",
+                row["streams"].get<int>(), row["prompt_tokens_per_second"].get<double>(),
+                row["decode_tokens_per_second"].get<double>(),
+                row.contains("bandwidth_fraction")
+                    ? fmt::format(" ({:.0f} % of the read bandwidth)", 100 * row["bandwidth_fraction"].get<double>())
+                          .c_str()
+                    : "",
+                row["token_hash"].get<std::string>().c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tensorfold
+
+int main(int argc, char** argv) {
+  try {
+    return tensorfold::run(tensorfold::parse(argc, argv));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "engine_speed: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,43 @@
+// Everything one stream holds of the caches: a page table per group, its reservation and its slot. Scratch is shared,
+// state never (engine.md, N4): what a stream reads is reachable only through this object.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/cache/page_pool.h"
+#include "model/round_plan.h"
+
+namespace tensorfold {
+
+/// Pages of `group` that a stream of `tokens` tokens holds at most, fed in passes of at most `pass_rows` rows.
+std::int32_t stream_pages_max(const CacheGroup& group, std::int32_t tokens, std::int32_t pass_rows);
+
+class StreamCache {
+ public:
+  StreamCache() = default;
+  ~StreamCache();
+  StreamCache(const StreamCache&) = delete;
+  StreamCache& operator=(const StreamCache&) = delete;
+
+  /// Reserves all that `tokens` tokens can need and takes a slot; false (and nothing held) when it isn't there.
+  bool admit(PagePool& pool, const std::vector<CacheGroup>& groups, std::int32_t tokens, std::int32_t pass_rows);
+  /// Makes the tables cover [position, position + rows) and every key those rows see; pages that lie wholly outside the
+  /// sliding windows are released. Takes from the reservation only, so it can't fail.
+  void prepare(std::int32_t position, std::int32_t rows);
+  void release();
+
+  bool is_admitted() const { return pool_ != nullptr; }
+  std::int32_t slot() const { return slot_; }
+  const std::vector<PageTable>& tables() const { return tables_; }
+
+ private:
+  PagePool* pool_ = nullptr;
+  std::vector<CacheGroup> groups_;
+  std::vector<PageTable> tables_;
+  std::vector<std::int32_t> first_held_;  // per group: table entries below are released
+  std::vector<std::int32_t> reserved_;    // per group: pages still to be taken
+  std::int32_t slot_ = 0;
+};
+
+}  // namespace tensorfold

@@ -1,0 +1,155 @@
+// Capacity planning (see capacity.h).
+#include "engine/capacity.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include "base/error.h"
+#include "base/limits.h"
+#include "engine/cache/stream_cache.h"
+
+namespace tensorfold {
+namespace {
+
+constexpr std::int32_t kAutoLanes = 8;
+constexpr std::int32_t kComfortableContext = 8192;  // automatic lanes are given up before the context falls below this
+
+constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
+
+std::uint64_t saturating_multiply(std::uint64_t a, std::uint64_t b) {
+  return b != 0 && a > kUnbounded / b ? kUnbounded : a * b;
+}
+
+std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) {
+  return a > kUnbounded - b ? kUnbounded : a + b;
+}
+
+/// The reserved page of each group and the reserved slot.
+std::uint64_t reserved_bytes(const ModelFacts& facts) {
+  std::uint64_t bytes = 0;
+  for (const CacheGroup& group : facts.groups) {
+    bytes = saturating_add(bytes, saturating_add(group.page_bytes, group.slot_bytes));
+  }
+  return bytes;
+}
+
+std::uint64_t total_bytes(const ModelFacts& facts, std::int32_t lanes, std::int32_t context, std::int32_t pass_rows) {
+  const std::uint64_t per_lane = lane_bytes(facts, context, pass_rows);
+  return saturating_add(reserved_bytes(facts), saturating_multiply(per_lane, static_cast<std::uint64_t>(lanes)));
+}
+
+/// The longest context up to `most` that `lanes` lanes fit in `memory`; 0 when not even one token does.
+std::int32_t longest_context(const ModelFacts& facts, std::int32_t lanes, std::int32_t most, std::int32_t pass_rows,
+                             std::uint64_t memory) {
+  std::int32_t fits = 0, fails = most + 1;
+  if (total_bytes(facts, lanes, most, pass_rows) <= memory) return most;
+  while (fails - fits > 1) {
+    const std::int32_t middle = fits + (fails - fits) / 2;
+    (total_bytes(facts, lanes, middle, pass_rows) <= memory ? fits : fails) = middle;
+  }
+  return fits;
+}
+
+std::int32_t most_lanes(const ModelFacts& facts, std::int32_t most, std::int32_t context, std::int32_t pass_rows,
+                        std::uint64_t memory) {
+  while (most > 0 && total_bytes(facts, most, context, pass_rows) > memory) --most;
+  return most;
+}
+
+double mebibytes(std::uint64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
+void check_options(const ModelFacts& facts, const EngineOptions& options) {
+  if (options.lanes < 0 || options.lanes > limits::kLanesMax) {
+    fail(ErrorCode::kInvalidArgument, "--parallel {} is out of range; use 1 to {}, or auto.", options.lanes,
+         limits::kLanesMax);
+  }
+  if (options.context < 0 || options.context > facts.context_max) {
+    fail(ErrorCode::kInvalidArgument, "--context {} is out of range; this model supports up to {} tokens.",
+         options.context, facts.context_max);
+  }
+  if (!(options.pass_seconds_max > 0.0) || options.pass_rows_max < 0) {
+    fail(ErrorCode::kInvalidArgument, "A pass must be allowed some time and some rows ({} s, {} rows were given).",
+         options.pass_seconds_max, options.pass_rows_max);
+  }
+}
+
+[[noreturn]] void refuse(const ModelFacts& facts, const EngineOptions& options, std::int32_t lanes,
+                         std::int32_t context, std::int32_t pass_rows, std::uint64_t memory) {
+  const std::int32_t shorter = longest_context(facts, lanes, context, pass_rows, memory);
+  const std::int32_t fewer = most_lanes(facts, lanes, context, pass_rows, memory);
+  std::string advice;
+  if (fewer > 0) advice += fmt::format(" --parallel {} fits with this context.", fewer);
+  if (shorter > 0) advice += fmt::format(" --context {} fits with this many streams.", shorter);
+  if (advice.empty()) advice = " Free memory or use a smaller model.";
+  fail(ErrorCode::kResourceExhausted, "{} stream{} of {} tokens need{} {:.0f} MiB of cache, and {} {:.0f} MiB{}.{}",
+       lanes, lanes == 1 ? "" : "s", context, lanes == 1 ? "s" : "",
+       mebibytes(total_bytes(facts, lanes, context, pass_rows)),
+       options.cache_memory_bytes != 0 ? "the cache is limited to" : "this machine leaves it", mebibytes(memory),
+       options.cache_memory_bytes != 0 ? "" : " (half of the free memory)", advice);
+}
+
+}  // namespace
+
+std::uint64_t lane_bytes(const ModelFacts& facts, std::int32_t context, std::int32_t pass_rows) {
+  std::uint64_t bytes = 0;
+  for (const CacheGroup& group : facts.groups) {
+    const std::uint64_t pages = static_cast<std::uint64_t>(stream_pages_max(group, context, pass_rows));
+    bytes = saturating_add(bytes, saturating_add(saturating_multiply(pages, group.page_bytes), group.slot_bytes));
+  }
+  return bytes;
+}
+
+Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, std::uint64_t memory_available) {
+  TF_ASSERT(facts.context_max > 0 && facts.pass_rows_max > 0 && facts.vocabulary_size > 0);
+  check_options(facts, options);
+  const std::uint64_t memory = options.cache_memory_bytes != 0 ? options.cache_memory_bytes : memory_available / 2;
+  Capacity capacity;
+  capacity.pass_rows =
+      options.pass_rows_max > 0 ? std::min(options.pass_rows_max, facts.pass_rows_max) : facts.pass_rows_max;
+  const std::int32_t rows = capacity.pass_rows;
+  const bool choose_context = options.context == 0;
+  capacity.lanes = options.lanes;
+  if (options.lanes == 0) {
+    const std::int32_t wanted = choose_context ? std::min(facts.context_max, kComfortableContext) : options.context;
+    capacity.lanes = std::max(1, most_lanes(facts, kAutoLanes, wanted, rows, memory));
+  }
+  capacity.context = options.context;
+  if (choose_context) {
+    capacity.context = longest_context(facts, capacity.lanes, facts.context_max, rows, memory);
+    if (capacity.context < std::min(facts.context_max, limits::kKvPageTokens)) {
+      refuse(facts, options, capacity.lanes, std::min(facts.context_max, limits::kKvPageTokens), rows, memory);
+    }
+  } else if (total_bytes(facts, capacity.lanes, capacity.context, rows) > memory) {
+    refuse(facts, options, capacity.lanes, capacity.context, rows, memory);
+  }
+  for (const CacheGroup& group : facts.groups) {
+    const std::int64_t pages =
+        1 + static_cast<std::int64_t>(capacity.lanes) * stream_pages_max(group, capacity.context, rows);
+    if (pages > std::numeric_limits<std::int32_t>::max()) {
+      fail(ErrorCode::kResourceExhausted, "The cache would have {} pages; lower --context or --parallel.", pages);
+    }
+    capacity.page_counts.push_back(static_cast<std::int32_t>(pages));
+  }
+  capacity.slot_count = 1 + capacity.lanes;
+  capacity.cache_bytes = total_bytes(facts, capacity.lanes, capacity.context, rows);
+  capacity.context_was_reduced = choose_context && capacity.context < facts.context_max;
+  return capacity;
+}
+
+std::uint64_t memory_available_bytes() {
+  std::uint64_t available = 0;
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    if (line.rfind("MemAvailable:", 0) == 0) available = std::strtoull(line.c_str() + 13, nullptr, 10) * 1024;
+  }
+  std::uint64_t limit = 0, used = 0;
+  std::ifstream limit_file("/sys/fs/cgroup/memory.max"), used_file("/sys/fs/cgroup/memory.current");
+  if (limit_file >> limit && used_file >> used) available = std::min(available, limit > used ? limit - used : 0);
+  return available;
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,32 @@
+// How many lanes of how much context the caches hold: options and memory in, page counts out, before anything is
+// allocated. What comes out is a promise: every lane can use the whole context at once.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace tensorfold {
+
+struct Capacity {
+  std::int32_t lanes = 0;
+  std::int32_t context = 0;
+  std::int32_t pass_rows = 0;             // most rows of one pass
+  std::vector<std::int32_t> page_counts;  // per group, the reserved page included
+  std::int32_t slot_count = 0;            // the reserved slot included
+  std::uint64_t cache_bytes = 0;
+  bool context_was_reduced = false;  // below the model's own, because memory says so
+};
+
+/// Bytes of page and slot memory that one lane of `context` tokens needs.
+std::uint64_t lane_bytes(const ModelFacts& facts, std::int32_t context, std::int32_t pass_rows);
+
+/// Throws Error(kInvalidArgument) for options out of range and Error(kResourceExhausted), with what would fit, for
+/// explicit options that memory can't hold. `memory_available` is used when the options name no cache size.
+Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, std::uint64_t memory_available);
+
+/// Memory that can be allocated without swapping: MemAvailable, and the control group's limit where there is one.
+std::uint64_t memory_available_bytes();
+
+}  // namespace tensorfold

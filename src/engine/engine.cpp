@@ -1,0 +1,141 @@
+// The engine's public face (engine.h): checks a request on the caller's thread and hands it to the engine thread.
+#include "engine/engine.h"
+
+#include <cmath>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "engine/capacity.h"
+#include "engine/engine_loop.h"
+#include "engine/mailbox.h"
+
+namespace tensorfold {
+namespace {
+
+constexpr std::int32_t kLogprobsTopMax = 20;
+
+class Handle : public StreamHandle {
+ public:
+  Handle(std::shared_ptr<Stream> stream, std::shared_ptr<Mailbox> mailbox)
+      : stream_(std::move(stream)), mailbox_(std::move(mailbox)) {}
+
+  void cancel() override {
+    stream_->request_cancel();
+    mailbox_->ring();
+  }
+
+ private:
+  std::shared_ptr<Stream> stream_;
+  std::shared_ptr<Mailbox> mailbox_;
+};
+
+void check_context(const StreamRequest& request, const EngineFacts& facts, bool context_was_reduced) {
+  const std::int64_t prompt = static_cast<std::int64_t>(request.prompt.tokens.size());
+  const std::int64_t reply = request.reply_tokens_max, context = facts.context;
+  if (prompt + reply <= context) return;
+  const std::string reduced =
+      context_was_reduced
+          ? fmt::format(" (The model supports {}; the window was reduced to fit this machine's memory.)",
+                        facts.model.context_max)
+          : "";
+  if (prompt >= context) {
+    fail(
+        ErrorCode::kInvalidArgument,
+        "This server's maximum context length is {} tokens. The prompt has {} tokens and leaves no room for a reply; a "
+        "prompt of up to {} tokens would fit.{}",
+        context, prompt, context - 1, reduced);
+  }
+  fail(
+      ErrorCode::kInvalidArgument,
+      "This server's maximum context length is {} tokens. The prompt has {} tokens and {} reply tokens were requested; "
+      "up to {} reply tokens would fit.{}",
+      context, prompt, reply, context - prompt, reduced);
+}
+
+void check_sampling(const SamplingRule& rule) {
+  if (!std::isfinite(rule.temperature)) fail(ErrorCode::kInvalidArgument, "temperature must be a finite number.");
+  if (!std::isfinite(rule.top_p)) fail(ErrorCode::kInvalidArgument, "top_p must be a finite number.");
+  if (!(rule.min_p >= 0.0 && rule.min_p <= 1.0)) {
+    fail(ErrorCode::kInvalidArgument, "min_p must be between 0 and 1.");
+  }
+}
+
+void check_request(const StreamRequest& request, const EngineFacts& facts, bool context_was_reduced) {
+  if (request.prompt.tokens.empty()) {
+    fail(ErrorCode::kInvalidArgument, "The prompt is empty; give at least one token.");
+  }
+  if (request.reply_tokens_max < 0) {
+    fail(ErrorCode::kInvalidArgument, "The number of reply tokens must be 0 or more, not {}.",
+         request.reply_tokens_max);
+  }
+  check_context(request, facts, context_was_reduced);
+  for (std::size_t i = 0; i < request.prompt.tokens.size(); ++i) {
+    const std::int32_t token = request.prompt.tokens[i];
+    if (token < 0 || token >= facts.model.vocabulary_size) {
+      fail(ErrorCode::kInvalidArgument, "Prompt token {} is id {}; this model's ids are 0 to {}.", i, token,
+           facts.model.vocabulary_size - 1);
+    }
+  }
+  if (!request.prompt.media.empty()) fail(ErrorCode::kUnsupported, "This model reads text only.");
+  if (request.logprobs_top < -1 || request.logprobs_top > kLogprobsTopMax) {
+    fail(ErrorCode::kInvalidArgument, "At most {} alternatives per token can be reported, not {}.", kLogprobsTopMax,
+         request.logprobs_top);
+  }
+  check_sampling(request.sampling);
+}
+
+class RunningEngine : public Engine {
+ public:
+  RunningEngine(std::unique_ptr<LanguageModel> model, const EngineOptions& options)
+      : model_(std::move(model)), mailbox_(std::make_shared<Mailbox>()) {
+    const Capacity capacity = plan_capacity(model_->facts(), options, memory_available_bytes());
+    model_->allocate_caches(capacity.page_counts, capacity.slot_count);
+    facts_.model = model_->facts();
+    facts_.lanes = capacity.lanes;
+    facts_.context = capacity.context;
+    facts_.cache_bytes = capacity.cache_bytes;
+    context_was_reduced_ = capacity.context_was_reduced;
+    identity_ = fmt::format("{}/{}/{}", facts_.model.family, facts_.model.backend, facts_.model.arithmetic_version);
+    loop_ = std::make_unique<EngineLoop>(*model_, *mailbox_, capacity, options);
+    thread_ = std::thread([this] { loop_->run(); });
+    spdlog::debug("engine: {} lanes of {} tokens, {} cache bytes", facts_.lanes, facts_.context, facts_.cache_bytes);
+  }
+
+  ~RunningEngine() override {
+    mailbox_->stop();
+    thread_.join();
+  }
+
+  const EngineFacts& facts() const override { return facts_; }
+  EngineLoad load() const override { return loop_->load(); }
+
+  std::unique_ptr<StreamHandle> open(StreamRequest request, StreamSink sink) override {
+    TF_ASSERT(sink != nullptr);
+    check_request(request, facts_, context_was_reduced_);
+    request.prompt.identity = identity_;
+    auto stream = std::make_shared<Stream>(std::move(request), std::move(sink));
+    mailbox_->post(stream);
+    return std::make_unique<Handle>(std::move(stream), mailbox_);
+  }
+
+ private:
+  std::unique_ptr<LanguageModel> model_;
+  std::shared_ptr<Mailbox> mailbox_;
+  EngineFacts facts_;
+  std::string identity_;
+  bool context_was_reduced_ = false;
+  std::unique_ptr<EngineLoop> loop_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> Engine::start(std::unique_ptr<LanguageModel> model, const EngineOptions& options) {
+  TF_ASSERT(model != nullptr);
+  return std::make_unique<RunningEngine>(std::move(model), options);
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,83 @@
+// The engine thread's work: admit, schedule, run a pass, draw, deliver, and round again. It owns lanes, caches and the
+// model's queue, so that no lock is held across a pass; the outside reaches it through the Mailbox and sees EngineLoad.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/cache/page_pool.h"
+#include "engine/capacity.h"
+#include "engine/cost_model.h"
+#include "engine/host_sampler.h"
+#include "engine/mailbox.h"
+#include "engine/rate_meter.h"
+#include "engine/scheduler.h"
+#include "engine/stream.h"
+#include "model/language_model.h"
+
+namespace tensorfold {
+
+class EngineLoop {
+ public:
+  EngineLoop(LanguageModel& model, Mailbox& mailbox, const Capacity& capacity, const EngineOptions& options);
+
+  /// The thread's main function; returns after Mailbox::stop(), when every stream has ended.
+  void run();
+  /// Any thread.
+  EngineLoad load() const;
+
+ private:
+  using Clock = Stream::Clock;
+
+  void receive(std::vector<std::shared_ptr<Stream>> arrivals);
+  void end_cancelled();
+  void admit();
+  void drop_finished();
+  void end_all(FinishReason reason, const char* message);
+
+  void run_round();
+  std::vector<Grant> grant_rows();
+  void build_plan(const std::vector<Grant>& grants);
+  void add_rows(Stream& stream, std::int32_t rows);
+  void index_logits();
+  void note_service(const std::vector<Grant>& grants);
+
+  void deliver(Stream& stream, const PlanLane& span, Clock::time_point now);
+  void deliver_prompt(Stream& stream, const PlanLane& span);
+  void extend_reply(Stream& stream, const float* logits, Clock::time_point now);
+  /// The token after the stream's context, or -1 after ending the stream.
+  std::int32_t choose_token(Stream& stream, const float* logits);
+  const float* logits_of(std::int32_t plan_row) const;
+  void publish_load(Clock::time_point now);
+
+  LanguageModel& model_;
+  Mailbox& mailbox_;
+  const Capacity capacity_;
+  const ModelFacts facts_;
+  PagePool pool_;
+  CostModel costs_;
+  Scheduler scheduler_;
+  HostSampler sampler_;
+
+  std::deque<std::shared_ptr<Stream>> waiting_;
+  std::vector<std::shared_ptr<Stream>> running_;  // a lane each
+  std::uint64_t admissions_ = 0;
+  std::uint64_t rounds_ = 0;
+
+  // Scratch of one round.
+  RoundPlan plan_;
+  std::vector<Stream*> plan_streams_;  // per lane of the plan
+  ForwardResult result_;
+  std::vector<std::int32_t> logits_index_;  // per plan row: row of result_.logits, or -1
+  std::vector<std::uint32_t> allowed_bits_;
+  std::uint64_t round_prompt_tokens_ = 0, round_reply_tokens_ = 0;
+
+  mutable std::mutex load_mutex_;
+  EngineLoad load_;
+  RateMeter prompt_rate_, reply_rate_;
+};
+
+}  // namespace tensorfold

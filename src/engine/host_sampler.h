@@ -1,0 +1,68 @@
+// The host's draw over a whole vocabulary: finds what sampler.h defines without sorting it. Block maxima narrow top-k,
+// integer masses by digit of the sort key find a nucleus of any width, and a keyed argmax skips every block whose best
+// possible score can't win. Each shortcut only leaves out work whose outcome is decided; results equal the definition.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "engine/sampler_loops.h"
+
+namespace tensorfold {
+
+enum class DrawStatus {
+  kDrawn,
+  kNotFinite,   // a logit is NaN or +inf: the stream ends with an error
+  kNoneAllowed  // the mask, or logits of -inf, leave no candidate
+};
+
+struct Draw {
+  DrawStatus status = DrawStatus::kDrawn;
+  std::int32_t token = -1;
+};
+
+class HostSampler {
+ public:
+  explicit HostSampler(std::int32_t vocabulary_size, const sampling::SamplerLoops& loops = sampling::sampler_loops());
+
+  /// Draws the token of absolute index `position` from a row of logits. `allowed_bits` may be null (all allowed).
+  Draw draw(const float* logits, const std::uint32_t* allowed_bits, const SamplingRule& rule, std::int64_t position);
+
+  /// The raw distribution at temperature 1: log-probability of `token`, and the `top` best by (value descending, id
+  /// ascending). Returns false when a logit is NaN or +inf or none is finite.
+  bool logprobs(const float* logits, std::int32_t token, std::int32_t top, TokenLogprob& chosen,
+                std::vector<TokenLogprob>& alternatives);
+
+  /// False when a logit is NaN or +inf.
+  bool is_finite(const float* logits);
+
+ private:
+  /// A prefix of the order: candidates up to and including `last` whose scaled value is at least `bound`.
+  struct Prefix {
+    sampling::Candidate last;
+    double bound;
+  };
+
+  bool scan(const float* logits);
+  sampling::Candidate first_candidate(const float* logits) const;
+  /// The first `k` candidates in order (fewer when fewer are finite), in top_. Needs scan().
+  void select_top(const float* logits, std::int32_t k);
+  sampling::Candidate nucleus_end(const float* logits, double first, double temperature, double p);
+  sampling::Candidate nucleus_end_by_digits(const float* logits, std::uint64_t need);
+  std::int32_t keyed_argmax(const float* logits, const Prefix& prefix, double temperature, std::uint64_t row) const;
+
+  std::int32_t vocabulary_size_;
+  const sampling::SamplerLoops& loops_;
+  float max_ = 0.0f;  // of the row last scanned
+  std::vector<float> block_max_;
+  std::vector<float> block_order_;
+  std::vector<float> masked_;
+  std::vector<double> masses_;
+  std::vector<std::uint64_t> digit_mass_;
+  std::vector<std::int32_t> members_, next_members_;
+  std::vector<sampling::Candidate> top_;
+};
+
+}  // namespace tensorfold

@@ -1,0 +1,56 @@
+// Decides whose rows go into the next pass. A function of the lanes' states and the measured costs: it sees numbers,
+// not streams, so that it can be tested alone. Because of one arithmetic it may mix, cut and reorder rows freely; it is
+// judged by speed and fairness only.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "engine/cost_model.h"
+
+namespace tensorfold {
+
+/// What the scheduler knows of a lane that has something to feed.
+struct LaneWork {
+  std::int32_t lane = 0;
+  std::int32_t prompt_rows_left = 0;  // 0: the lane decodes
+  std::int32_t window_rows = 1;       // rows of a decoding lane
+  bool background = false;
+  bool wants_every_row = false;        // logits of all rows are returned (scoring): they share a bounded buffer
+  std::int32_t times_passed_over = 0;  // passes without a row of it since it was served last
+  std::uint64_t last_served = 0;       // pass number
+  std::uint64_t order = 0;             // admission order
+};
+
+struct Grant {
+  std::int32_t lane = 0;
+  std::int32_t rows = 0;
+};
+
+struct SchedulerLimits {
+  std::int32_t pass_rows = 0;
+  std::int32_t scored_rows = 0;  // rows of lanes with wants_every_row in one pass
+  double pass_seconds = 0.25;
+};
+
+class Scheduler {
+ public:
+  /// schedule_seed != 0: random cuts, subsets and order (the fold test).
+  Scheduler(const SchedulerLimits& limits, std::uint64_t schedule_seed);
+
+  /// Rows per lane, in the order of the pass. Never empty when there is work.
+  ///   Decoding lanes always go (least recently served first when there are more than a pass holds). Prompts fill the
+  ///   rest, as far as the pass is expected to stay within its time: those passed over eight times first, then
+  ///   foreground before background, then the shortest.
+  std::vector<Grant> schedule(const std::vector<LaneWork>& work, const CostModel& costs);
+
+ private:
+  std::vector<Grant> schedule_at_random(std::vector<LaneWork> work);
+
+  SchedulerLimits limits_;
+  bool random_schedule_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace tensorfold

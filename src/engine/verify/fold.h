@@ -1,0 +1,47 @@
+// The fold test (one-arithmetic.md, "How it is tested"): runs streams through the engine under schedules drawn at
+// random (prompt cuts, 1 to 17 lanes, neighbours that come, go and are cancelled) and compares the logits of every
+// committed row, bit for bit, with those of a plain run that feeds the same tokens one row per pass, without an engine.
+// It knows models through LanguageModel only, so every family, format and backend is held to it, and `tensorfold
+// verify` can run it too.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "model/language_model.h"
+
+namespace tensorfold::fold {
+
+/// Makes the model of a schedule; called twice for each (the engine's and the plain run's), with the same number, so
+/// that what is drawn per schedule (a weight format, a thread count) can depend on it.
+using MakeModel = std::function<std::unique_ptr<LanguageModel>(std::int32_t schedule)>;
+
+struct Options {
+  std::int32_t schedules = 4;
+  std::uint64_t seed = 1;
+  std::int32_t lanes_max = 17;
+  std::int32_t streams_max = 24;
+  std::int32_t prompt_tokens_max = 150;
+  std::int32_t reply_tokens_max = 24;
+  double cancelled_share = 0.2;  // of the streams
+  bool poison_freed = true;      // NaN in freed pages and slots
+  MakeModel make_reference;      // the plain run's model where it shall differ (another path, other threads)
+};
+
+struct Report {
+  std::int32_t schedules = 0;
+  std::int32_t streams = 0;
+  std::int32_t streams_cancelled = 0;
+  std::uint64_t rows_compared = 0;
+  std::uint64_t tokens_compared = 0;
+  std::uint64_t failures = 0;
+  std::string first_failure;  // what differed first, with seed and schedule
+
+  bool passed() const { return failures == 0 && rows_compared > 0; }
+};
+
+Report run(const MakeModel& make_model, const Options& options);
+
+}  // namespace tensorfold::fold

@@ -1,0 +1,236 @@
+// A language model without arithmetic: its logits are a hash of the row's own prefix, read back through the page tables
+// and the recurrent slot exactly as a real model would. It stores tokens in its pages and a hash chain, committed late,
+// in its slots; so a wrong page table, position or replay, a page that wasn't zeroed, or a neighbour's row gives other
+// logits or is reported as a broken plan. What a real pass checks by trust, this one checks by force.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/limits.h"
+#include "engine/sampler.h"
+#include "model/language_model.h"
+
+namespace tensorfold::testing {
+
+struct FakeModelOptions {
+  std::int32_t vocabulary_size = 61;
+  std::int32_t context_max = 2048;
+  std::int32_t pass_rows_max = 48;
+  std::int32_t window = 40;     // of the sliding group
+  std::int32_t nan_token = -1;  // a row that feeds it has NaN logits
+  double seconds_per_pass = 0.0;
+  double seconds_per_row = 0.0;
+  std::function<void(const RoundPlan&)> on_forward;  // may throw, as a failing backend would
+};
+
+class FakeModel : public LanguageModel {
+ public:
+  explicit FakeModel(FakeModelOptions options = {}) : options_(std::move(options)) {
+    facts_.family = "fake";
+    facts_.family_title = "Fake";
+    facts_.backend = "hash";
+    facts_.vocabulary_size = options_.vocabulary_size;
+    facts_.hidden_size = 8;
+    facts_.context_max = options_.context_max;
+    facts_.pass_rows_max = options_.pass_rows_max;
+    facts_.groups = {{CacheKind::kFull, 2, 0, 4096, 0},
+                     {CacheKind::kRecurrent, 2, 0, 0, 1024},
+                     {CacheKind::kSliding, 1, options_.window, 2048, 0}};
+  }
+
+  const ModelFacts& facts() const override { return facts_; }
+
+  void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count) override {
+    require(pages_.empty() && page_counts.size() == facts_.groups.size(), "caches are allocated once");
+    for (const std::int32_t count : page_counts) pages_.emplace_back(static_cast<std::size_t>(count));
+    slots_.resize(static_cast<std::size_t>(slot_count));
+  }
+  void zero_page(std::int32_t group, std::int32_t page) override { at(group, page) = Page{}; }
+  void zero_slot(std::int32_t slot) override {
+    at(slot) = Slot{};
+    at(slot).poisoned = false;
+  }
+  void poison_page(std::int32_t group, std::int32_t page) override {
+    at(group, page).tokens.fill(kPoison);
+    at(group, page).owner = -1;
+  }
+  void poison_slot(std::int32_t slot) override { at(slot).poisoned = true; }
+  void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override { at(group, to) = at(group, from); }
+  void copy_slot(std::int32_t from, std::int32_t to) override { at(to) = at(from); }
+  void settle(std::int32_t slot, const std::vector<std::int32_t>& replay_rows) override {
+    replay(at(slot), replay_rows);
+  }
+
+  void forward(const RoundPlan& plan, ForwardResult& result) override {
+    if (options_.on_forward) options_.on_forward(plan);
+    check(plan);
+    logits_.clear();
+    result = {};
+    for (std::size_t lane = 0; lane < plan.lanes.size(); ++lane) run_lane(plan, plan.lanes[lane], result);
+    result.logits = logits_.data();
+    const double seconds = options_.seconds_per_pass + options_.seconds_per_row * static_cast<double>(plan.rows.size());
+    if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  }
+
+ private:
+  static constexpr std::int32_t kPoison = -77;
+  static constexpr std::int32_t kPageTokens = limits::kKvPageTokens;
+  struct Page {
+    std::array<std::int32_t, limits::kKvPageTokens> tokens{};  // token + 1; 0: nothing written
+    std::int32_t owner = 0;                                    // slot of the stream that writes it
+  };
+  struct Slot {
+    std::uint64_t state = 1;
+    std::int32_t count = 0;            // tokens in `state`
+    std::vector<std::int32_t> window;  // the kept window's tokens
+    bool poisoned = false;
+  };
+
+  static void require(bool condition, const char* what) {
+    if (!condition) throw std::logic_error(std::string("broken plan: ") + what);
+  }
+  Page& at(std::int32_t group, std::int32_t page) {
+    return pages_.at(static_cast<std::size_t>(group)).at(static_cast<std::size_t>(page));
+  }
+  Slot& at(std::int32_t slot) { return slots_.at(static_cast<std::size_t>(slot)); }
+  static std::uint64_t chain(std::uint64_t hash, std::int64_t value) {
+    return sampling::mix(hash * 0x9E3779B97F4A7C15u ^ static_cast<std::uint64_t>(value + 11));
+  }
+
+  void check(const RoundPlan& plan) {
+    require(!plan.rows.empty() && static_cast<std::int32_t>(plan.rows.size()) <= options_.pass_rows_max, "row count");
+    std::int32_t next = 0;
+    std::set<std::int32_t> slots;
+    for (std::size_t l = 0; l < plan.lanes.size(); ++l) {
+      const PlanLane& lane = plan.lanes[l];
+      require(lane.first_row == next && lane.row_count > 0, "spans cover the rows in order");
+      next += lane.row_count;
+      require(next <= static_cast<std::int32_t>(plan.rows.size()), "spans cover the rows in order");
+      require(lane.commits || lane.row_count <= limits::kWindowRowsMax, "window width");
+      require(lane.slot > 0 && slots.insert(lane.slot).second, "one slot a lane, never the padding slot");
+      require(lane.pages.size() == facts_.groups.size(), "a page table per group");
+      for (std::int32_t i = 0; i < lane.row_count; ++i) check_row(plan, lane, static_cast<std::int32_t>(l), i);
+      check_pages(lane);
+    }
+    require(next == static_cast<std::int32_t>(plan.rows.size()), "every row is in a span");
+  }
+
+  void check_row(const RoundPlan& plan, const PlanLane& lane, std::int32_t lane_index, std::int32_t i) const {
+    const PlanRow& row = plan.rows[static_cast<std::size_t>(lane.first_row + i)];
+    require(row.token >= 0 && row.token < options_.vocabulary_size, "token inside the vocabulary");
+    require(row.lane == lane_index && row.sequence_index == lane.position + i, "sequence index");
+    require(row.sequence_index < options_.context_max, "position inside the context");
+    require(row.rope_position[0] == row.sequence_index && row.rope_position[2] == row.sequence_index, "rope position");
+    require(row.parent_row == (i == 0 ? -1 : lane.first_row + i - 1), "parent row");
+    require(row.embedding_row == -1 && row.adapter == -1, "no embeddings or adapters");
+  }
+
+  void check_pages(const PlanLane& lane) {
+    for (std::size_t g = 0; g < facts_.groups.size(); ++g) {
+      const PageTable& table = lane.pages[g];
+      if (facts_.groups[g].page_bytes == 0) {
+        require(table.empty(), "no pages for a recurrent group");
+        continue;
+      }
+      const std::int32_t last = lane.position + lane.row_count - 1;
+      require(static_cast<std::int32_t>(table.size()) == last / kPageTokens + 1, "tables end with the last row");
+      std::set<std::int32_t> seen;
+      for (const std::int32_t page : table) {
+        require(page != 0, "the padding page is nobody's");
+        require(page < 0 || seen.insert(page).second, "a page appears once");
+      }
+    }
+  }
+
+  void replay(Slot& slot, const std::vector<std::int32_t>& rows) {
+    for (const std::int32_t row : rows) {
+      require(row >= 0 && row < static_cast<std::int32_t>(slot.window.size()), "replayed rows are in the kept window");
+      slot.state = chain(slot.state, slot.window[static_cast<std::size_t>(row)]);
+      ++slot.count;
+    }
+    slot.window.clear();
+  }
+
+  void write(const RoundPlan& plan, const PlanLane& lane, std::size_t group) {
+    for (std::int32_t i = 0; i < lane.row_count; ++i) {
+      const std::int32_t position = lane.position + i;
+      Page& page =
+          at(static_cast<std::int32_t>(group), lane.pages[group][static_cast<std::size_t>(position / kPageTokens)]);
+      if (page.owner == 0) page.owner = lane.slot;
+      require(page.owner == lane.slot, "a page is written by one stream, and zeroed before");
+      page.tokens[static_cast<std::size_t>(position % kPageTokens)] =
+          plan.rows[static_cast<std::size_t>(lane.first_row + i)].token + 1;
+    }
+  }
+
+  std::int32_t read(const PlanLane& lane, std::size_t group, std::int32_t position) {
+    const std::int32_t index = lane.pages[group][static_cast<std::size_t>(position / kPageTokens)];
+    require(index > 0, "visible keys are held");
+    const Page& page = at(static_cast<std::int32_t>(group), index);
+    require(page.owner == lane.slot, "a stream reads its own pages");
+    const std::int32_t token = page.tokens[static_cast<std::size_t>(position % kPageTokens)];
+    require(token > 0, "visible keys are written");
+    return token;
+  }
+
+  void run_lane(const RoundPlan& plan, const PlanLane& lane, ForwardResult& result) {
+    Slot& slot = at(lane.slot);
+    require(!slot.poisoned, "slots are zeroed before use");
+    replay(slot, lane.replay_rows);
+    require(slot.count == lane.position, "the state stands where the rows begin");
+    for (const std::size_t group : {std::size_t{0}, std::size_t{2}}) write(plan, lane, group);
+    std::uint64_t full = 3, state = slot.state;
+    for (std::int32_t position = 0; position < lane.position; ++position) full = chain(full, read(lane, 0, position));
+    for (std::int32_t i = 0; i < lane.row_count; ++i) {
+      const std::int32_t position = lane.position + i;
+      const PlanRow& row = plan.rows[static_cast<std::size_t>(lane.first_row + i)];
+      full = chain(full, read(lane, 0, position));
+      state = chain(state, row.token);
+      std::uint64_t sliding = 5;
+      for (std::int32_t key = std::max(0, position - options_.window + 1); key <= position; ++key) {
+        sliding = chain(sliding, read(lane, 2, key));
+      }
+      if (!lane.commits) slot.window.push_back(row.token);
+      if ((row.flags & kRowWantsLogits) == 0) continue;
+      result.logits_rows.push_back(lane.first_row + i);
+      append_logits(chain(chain(full, static_cast<std::int64_t>(sliding)), static_cast<std::int64_t>(state)),
+                    row.token);
+    }
+    if (lane.commits) {
+      slot.state = state;
+      slot.count += lane.row_count;
+    }
+  }
+
+  void append_logits(std::uint64_t prefix, std::int32_t token) {
+    const bool coarse = (prefix & 1u) != 0;  // every second row has ties
+    for (std::int32_t id = 0; id < options_.vocabulary_size; ++id) {
+      const std::uint64_t hash = chain(prefix, id);
+      float logit =
+          coarse ? static_cast<float>(hash >> 60) / 4.0f - 2.0f : static_cast<float>(hash >> 44) / 131072.0f - 4.0f;
+      if ((hash & 63u) == 0) logit = -std::numeric_limits<float>::infinity();
+      if (token == options_.nan_token && id == 5) logit = std::numeric_limits<float>::quiet_NaN();
+      logits_.push_back(logit);
+    }
+  }
+
+  FakeModelOptions options_;
+  ModelFacts facts_;
+  std::vector<std::vector<Page>> pages_;
+  std::vector<Slot> slots_;
+  std::vector<float> logits_;
+};
+
+}  // namespace tensorfold::testing

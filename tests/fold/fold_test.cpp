@@ -1,0 +1,53 @@
+// The fold test on the fake model: the engine's own bookkeeping under random schedules. Real families follow the same
+// way.
+#include "engine/verify/fold.h"
+
+#include <gtest/gtest.h>
+
+#include "../engine/fake_model.h"
+
+namespace tensorfold {
+namespace {
+
+std::unique_ptr<LanguageModel> fake(std::int32_t schedule) {
+  testing::FakeModelOptions options;
+  options.window = schedule % 3 == 0 ? 40 : schedule % 3 == 1 ? 64 : 129;
+  options.pass_rows_max = schedule % 2 == 0 ? 48 : 200;
+  options.vocabulary_size = 61 + schedule % 5;
+  return std::make_unique<testing::FakeModel>(options);
+}
+
+TEST(Fold, FakeModelUnderRandomSchedules) {
+  fold::Options options;
+  options.schedules = 60;
+  options.seed = 20260;
+  options.prompt_tokens_max = 330;
+  const fold::Report report = fold::run(fake, options);
+  EXPECT_TRUE(report.passed()) << report.first_failure;
+  EXPECT_GT(report.streams_cancelled, 0);
+  EXPECT_GT(report.tokens_compared, 1000u);
+  std::printf("[ report   ] %d schedules, %d streams (%d cancelled), %llu rows, %llu tokens\n", report.schedules,
+              report.streams, report.streams_cancelled, static_cast<unsigned long long>(report.rows_compared),
+              static_cast<unsigned long long>(report.tokens_compared));
+}
+
+/// The test must be able to fail: a model whose rows depend on the pass they are in is caught.
+class NeighbourModel : public testing::FakeModel {
+ public:
+  void forward(const RoundPlan& plan, ForwardResult& result) override {
+    FakeModel::forward(plan, result);
+    auto* logits = const_cast<float*>(result.logits);
+    if (plan.rows.size() > 7) logits[0] += 1.0f;
+  }
+};
+
+TEST(Fold, SeesARowThatDependsOnItsNeighbours) {
+  fold::Options options;
+  options.schedules = 3;
+  const fold::Report report = fold::run([](std::int32_t) { return std::make_unique<NeighbourModel>(); }, options);
+  EXPECT_FALSE(report.passed());
+  EXPECT_NE(report.first_failure.find("differ"), std::string::npos) << report.first_failure;
+}
+
+}  // namespace
+}  // namespace tensorfold
