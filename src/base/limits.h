@@ -37,7 +37,11 @@ inline constexpr std::size_t kTemplateOutputBytesMax = 64u << 20;
 inline constexpr std::uint64_t kTemplateStepsMax = 20'000'000;
 inline constexpr int kTemplateDepthMax = 200;
 inline constexpr std::uint32_t kRegexMatchStepsMax = 10'000'000;
+inline constexpr std::uint32_t kRegexHeapKibibytesMax = 64u << 10;
 inline constexpr std::size_t kEncodeTextBytesMax = 64u << 20;
+inline constexpr std::size_t kAddedTokenBytesMax = 1u << 12;
+inline constexpr std::size_t kNormalizedBytesMax = 512u << 20;
+inline constexpr int kTokenizerStepsMax = 64;  // normalizers, pre-tokenizers, decoders of one tokenizer
 
 // --- engine ----------------------------------------------------------------------------------------------------------
 inline constexpr int kWindowRowsMax = 16;        // pending token + drafts of one lane in one pass

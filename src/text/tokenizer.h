@@ -1,8 +1,8 @@
-// Tokenizer: text to vocabulary ids and back, from a Hugging Face tokenizer.json or a GGUF file's metadata, equal to the
-// `tokenizers` package id for id. Immutable after loading; every method may be called from any thread at once.
+// Tokenizer: text to vocabulary ids and back, from a Hugging Face tokenizer.json or a GGUF file's metadata, equal to
+// the `tokenizers` package id for id. Immutable after loading; every method may be called from any thread at once.
 //
-// Control tokens (added tokens, special or not) are recognised only where the caller says so: text that came from a message
-// is encoded with parse_added_tokens = false, whatever it spells.
+// Control tokens (added tokens, special or not) are recognised only where the caller says so: text that came from a
+// message is encoded with parse_added_tokens = false, whatever it spells.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace tensorfold {
 
 /// The tokenizer part of a GGUF file, as plain data (text/ doesn't know the container).
 struct GgufVocabulary {
-  std::string model;                      // tokenizer.ggml.model: "gpt2" or "llama"
-  std::string pre;                        // tokenizer.ggml.pre: "default", "llama-bpe", "qwen2", "smollm", ...
+  std::string model;  // tokenizer.ggml.model: "gpt2" or "llama"
+  std::string pre;    // tokenizer.ggml.pre: "default", "llama-bpe", "qwen2", "smollm", ...
   std::vector<std::string> tokens;
   std::vector<float> scores;              // "llama"
   std::vector<std::int32_t> token_types;  // 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
@@ -47,12 +47,13 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   struct EncodeOptions {
-    bool add_special_tokens = false;   // the post-processor's BOS/EOS
-    bool parse_added_tokens = true;    // recognise added tokens spelled in the text
+    bool add_special_tokens = false;  // the post-processor's BOS/EOS
+    bool parse_added_tokens = true;   // recognise added tokens spelled in the text
   };
   virtual std::vector<std::int32_t> encode(std::string_view text, EncodeOptions options) const = 0;
-  /// A rendered prompt: neighbouring segments are tokenized as one text wherever no added token separates them, so the ids
-  /// equal those of the whole text, except that added tokens are found in control segments only. No BOS/EOS is added.
+  /// A rendered prompt: neighbouring segments are tokenized as one text wherever no added token separates them, so the
+  /// ids equal those of the whole text, except that added tokens are found in control segments only. No BOS/EOS is
+  /// added.
   virtual std::vector<std::int32_t> encode_segments(std::span<const PromptSegment> segments) const = 0;
   /// Whole decoding as the `tokenizers` package does it (invalid UTF-8 becomes U+FFFD).
   virtual std::string decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const = 0;
@@ -62,7 +63,7 @@ class Tokenizer {
   virtual std::string_view token_text(std::int32_t id) const = 0;
   virtual std::optional<std::int32_t> token_id(std::string_view token_text) const = 0;
   virtual bool is_special(std::int32_t id) const = 0;
-  virtual std::int32_t size() const = 0;   // largest id + 1
+  virtual std::int32_t size() const = 0;  // largest id + 1
   virtual std::optional<std::int32_t> bos_token() const = 0;
   virtual std::optional<std::int32_t> eos_token() const = 0;
   /// bos_token, eos_token, ... texts for templates ("" when absent).
@@ -71,8 +72,8 @@ class Tokenizer {
   virtual std::string chat_template(std::string_view name = "default") const = 0;
 };
 
-/// Decodes a reply token by token: push() returns the text that became certain, holding back bytes of an unfinished UTF-8
-/// sequence; finish() returns what is left (U+FFFD for a broken end). The concatenation equals Tokenizer::decode.
+/// Decodes a reply token by token: push() returns the text that became certain, holding back bytes of an unfinished
+/// UTF-8 sequence; finish() returns what is left (U+FFFD for a broken end). The concatenation equals Tokenizer::decode.
 class StreamDecoder {
  public:
   StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens);
