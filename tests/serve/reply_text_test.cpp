@@ -79,7 +79,9 @@ TEST(SamplingDefaults, FlagsOverCheckpointOverGreedy) {
   EXPECT_EQ(sampling_defaults(nlohmann::json::object(), {}).temperature, 0.0);
   EXPECT_EQ(sampling_defaults({{"do_sample", true}}, {}).temperature, 1.0);
   EXPECT_EQ(sampling_defaults({{"do_sample", false}, {"temperature", 0.7}}, {}).temperature, 0.0);
-  const auto mixed = sampling_defaults({{"temperature", 0.7}, {"top_k", 20}, {"top_p", 0.8}}, {.top_p = 0.5});
+  SamplingFlags flags;
+  flags.top_p = 0.5;
+  const auto mixed = sampling_defaults({{"temperature", 0.7}, {"top_k", 20}, {"top_p", 0.8}}, flags);
   EXPECT_EQ(mixed.temperature, 0.7);
   EXPECT_EQ(mixed.top_k, 20);
   EXPECT_EQ(mixed.top_p, 0.5);
