@@ -89,7 +89,7 @@ void Connection::close_socket() {
 
 Connection::Task<void> Connection::on_worker(std::function<void()> work) {
   worker_done_ = false;
-  asio::post(server_.workers, [self = shared_from_this(), work = std::move(work)] {
+  asio::post(server_.workers, [self = shared_from_this(), &work] {  // `work` lives in this frame until it is done
     work();
     asio::post(self->socket_.get_executor(), [self] {
       self->worker_done_ = true;
@@ -279,7 +279,8 @@ Connection::Task<HttpResponse> Connection::plain_reply(const HttpRequest& reques
   if (model == nullptr) {
     co_return ApiError(503, "server_error", "the model is still loading").with_retry_after(5).response();
   }
-  co_await on_worker([&response, &request, &model, match] {
+  // Named: GCC 12 destroys a closure twice that is a temporary of a co_await expression.
+  std::function<void()> work = [&response, &request, &model, match] {
     try {
       if (match.target == RouteTarget::kModels) response = handle_models(*model);
       if (match.target == RouteTarget::kTokenize) response = handle_tokenize(*model, request);
@@ -291,7 +292,8 @@ Connection::Task<HttpResponse> Connection::plain_reply(const HttpRequest& reques
     } catch (const std::exception& error) {
       response = ApiError(500, "server_error", error.what()).response();
     }
-  });
+  };
+  co_await on_worker(std::move(work));
   co_return response;
 }
 

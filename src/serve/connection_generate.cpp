@@ -69,7 +69,8 @@ Connection::Task<bool> Connection::generate(const HttpRequest& request, RouteMat
       if (const auto self = weak.lock()) self->notify();
     });
   };
-  co_await on_worker([&exchange, &refused, &request, &model, match, received, wake] {
+  // Named: GCC 12 destroys a closure twice that is a temporary of a co_await expression.
+  std::function<void()> work = [&exchange, &refused, &request, &model, match, received, wake] {
     try {
       exchange = open_exchange(match.target, model, request, received, wake);
     } catch (const ApiError& error) {
@@ -79,7 +80,8 @@ Connection::Task<bool> Connection::generate(const HttpRequest& request, RouteMat
     } catch (const std::exception& error) {
       refused = ApiError(500, "server_error", error.what()).response();
     }
-  });
+  };
+  co_await on_worker(std::move(work));
   if (refused) {
     spdlog::info("refused {}: {}", request.path, refused->body);
     co_return co_await respond(request, std::move(*refused), keep_alive);

@@ -60,7 +60,9 @@ TEST(StopFilter, CutsAtTheEarliestMatchInAnyPieces) {
     EXPECT_EQ(filter.matched().value_or(""), "END");
   }
   StopFilter none({"zz"});
-  EXPECT_EQ(none.push("a z") + none.finish(), "a z");
+  std::string whole = none.push("a z");
+  whole += none.finish();
+  EXPECT_EQ(whole, "a z");
   EXPECT_FALSE(none.matched());
 }
 
