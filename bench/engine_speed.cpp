@@ -166,8 +166,6 @@ int run(const Options& options) {
                         {"threads", options.threads},
                         {"packed_weight_bytes", facts.model.packed_weight_bytes},
                         {"cache_bytes", facts.cache_bytes}};
-  const double bandwidth = read_bandwidth(options.threads);
-  report["read_bandwidth_bytes_per_second"] = bandwidth;
   run_streams(*engine, 1, 32, 8);  // warm-up
   for (const int streams : options.streams) {
     double best_decode = 0, best_prompt = 0;
@@ -188,14 +186,18 @@ int run(const Options& options) {
                        {"prompt_tokens_per_second", best_prompt},
                        {"decode_tokens_per_second", best_decode},
                        {"token_hash", fmt::format("{:016x}", hash)}};
-    if (streams == 1) {
-      row["bandwidth_fraction"] = best_decode * static_cast<double>(facts.model.packed_weight_bytes) / bandwidth;
-    }
     report["rows"].push_back(row);
   }
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   report["peak_resident_bytes"] = static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+  const double bandwidth = read_bandwidth(options.threads);  // after the peak was read: it takes memory of its own
+  report["read_bandwidth_bytes_per_second"] = bandwidth;
+  for (auto& row : report["rows"]) {
+    if (row["streams"].get<int>() != 1) continue;
+    row["bandwidth_fraction"] = row["decode_tokens_per_second"].get<double>() *
+                                static_cast<double>(facts.model.packed_weight_bytes) / bandwidth;
+  }
   if (options.json) {
     std::printf("%s\n", report.dump().c_str());
     return 0;

@@ -46,12 +46,19 @@ TF_DECODE void f32_row(const std::uint8_t* data, std::int64_t count, float* out)
   __builtin_memcpy(out, data, static_cast<std::size_t>(count) * 4);
 }
 
-TF_DECODE void f16_row(const std::uint8_t* data, std::int64_t count, float* out) {
-  for (std::int64_t i = 0; i < count; ++i) out[i] = load_half(data + 2 * i);
-}
-
-TF_DECODE void bf16_row(const std::uint8_t* data, std::int64_t count, float* out) {
-  for (std::int64_t i = 0; i < count; ++i) out[i] = from_bf16(load<std::uint16_t>(data + 2 * i));
+// Through local arrays: the compiler then knows that input and output don't overlap, and vectorises.
+template <float (*convert)(std::uint16_t)>
+TF_DECODE void half_row(const std::uint8_t* data, std::int64_t count, float* out) {
+  constexpr int kBlock = 32;
+  std::int64_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) {
+    std::uint16_t halves[kBlock];
+    __builtin_memcpy(halves, data + 2 * i, sizeof(halves));
+    float values[kBlock];
+    for (int k = 0; k < kBlock; ++k) values[k] = convert(halves[k]);
+    __builtin_memcpy(out + i, values, sizeof(values));
+  }
+  for (; i < count; ++i) out[i] = convert(load<std::uint16_t>(data + 2 * i));
 }
 
 // --- codes to values -------------------------------------------------------------------------------------------------
@@ -63,16 +70,33 @@ TF_DECODE void fused(const std::uint8_t* codes, float scale, float bias, float* 
 
 // --- MLX affine ------------------------------------------------------------------------------------------------------
 
-// 32 codes: four self-contained packs of eight codes in `bits` bytes, least significant bit first.
+// `bits` bytes as one number, by loads of whole registers: a copy of an odd size through memory stalls.
 template <int bits>
-TF_DECODE void affine_codes(const std::uint8_t* data, std::uint8_t* codes) {
-  for (int pack = 0; pack < 4; ++pack) {
-    std::uint64_t word = 0;
-    __builtin_memcpy(&word, data + pack * bits, bits);
-    for (int i = 0; i < 8; ++i) {
-      codes[pack * 8 + i] = static_cast<std::uint8_t>((word >> (i * bits)) & ((1u << bits) - 1));
-    }
+TF_DECODE std::uint64_t load_pack(const std::uint8_t* data) {
+  if constexpr (bits == 2) return load<std::uint16_t>(data);
+  if constexpr (bits == 3) return load<std::uint16_t>(data) | static_cast<std::uint32_t>(data[2]) << 16;
+  if constexpr (bits == 4) return load<std::uint32_t>(data);
+  if constexpr (bits == 5) return load<std::uint32_t>(data) | static_cast<std::uint64_t>(data[4]) << 32;
+  if constexpr (bits == 6) {
+    return load<std::uint32_t>(data) | static_cast<std::uint64_t>(load<std::uint16_t>(data + 4)) << 32;
   }
+  if constexpr (bits == 8) return load<std::uint64_t>(data);
+}
+
+// A self-contained pack: eight codes in `bits` bytes, least significant bit first. Four codes fit 32 bits at any width,
+// so the two halves of the pack become lanes of a 32-bit shift.
+template <int bits>
+TF_DECODE void affine_pack(const std::uint8_t* data, float scale, float bias, float* out) {
+  const std::uint64_t word = load_pack<bits>(data);
+  const auto low = static_cast<std::uint32_t>(word), high = static_cast<std::uint32_t>(word >> (4 * bits));
+  const std::uint32_t lanes[8] = {low, low, low, low, high, high, high, high};
+  constexpr std::uint32_t kShifts[8] = {0, bits, 2 * bits, 3 * bits, 0, bits, 2 * bits, 3 * bits};
+  float values[8];
+  for (int i = 0; i < 8; ++i) {
+    const auto code = static_cast<std::int32_t>((lanes[i] >> kShifts[i]) & ((1u << bits) - 1));
+    values[i] = __builtin_fmaf(static_cast<float>(code), scale, bias);
+  }
+  __builtin_memcpy(out, values, sizeof(values));
 }
 
 struct AffineRow {
@@ -96,13 +120,7 @@ TF_DECODE void affine_row(const AffineRow& row, float* out) {
   for (std::int64_t group = 0; group < row.groups; ++group) {
     const float scale = affine_scale(row.scales, row.scale_kind, group);
     const float bias = affine_scale(row.biases, row.scale_kind, group);
-    for (int k = 0; k < row.group_size; k += 32) {
-      std::uint8_t codes[32];
-      affine_codes<bits>(data, codes);
-      fused<32>(codes, scale, bias, out);
-      data += 4 * bits;
-      out += 32;
-    }
+    for (int k = 0; k < row.group_size; k += 8, data += bits, out += 8) affine_pack<bits>(data, scale, bias, out);
   }
 }
 
@@ -149,7 +167,9 @@ TF_DECODE void q5_1_block(const std::uint8_t* data, float* out) {
 
 TF_DECODE void q8_0_block(const std::uint8_t* data, float* out) {
   const float d = load_half(data);
-  for (int i = 0; i < 32; ++i) out[i] = static_cast<float>(static_cast<std::int8_t>(data[2 + i])) * d;
+  std::int8_t codes[32];
+  __builtin_memcpy(codes, data + 2, sizeof(codes));
+  for (int i = 0; i < 32; ++i) out[i] = static_cast<float>(codes[i]) * d;
 }
 
 // --- GGUF superblocks of 256 -----------------------------------------------------------------------------------------

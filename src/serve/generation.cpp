@@ -20,9 +20,9 @@ std::string token_sha(const std::vector<std::int32_t>& tokens) {
   return sha256_hex(fmt::format("{}", fmt::join(tokens, ",")), kTokenShaDigits);
 }
 
-ChatPrompt make_prompt(const ServedModel& model, const GenerationRequest& request) {
+PromptTokens make_prompt(const ServedModel& model, const GenerationRequest& request) {
   if (request.is_chat) return render_chat_prompt(model, request);
-  ChatPrompt prompt;
+  PromptTokens prompt;
   if (request.prompt_is_tokens) {
     prompt.tokens = request.prompt_tokens;
   } else {
@@ -73,20 +73,15 @@ std::int32_t reply_limit(const ServedModel& model, const GenerationRequest& requ
   return static_cast<std::int32_t>(request.max_tokens ? wanted : std::min(room, model.defaults.max_tokens));
 }
 
-ReasoningSplitter make_splitter(const ServedModel& model, const GenerationRequest& request, const ChatPrompt& prompt) {
-  const bool splits = request.is_chat && model.chat_template != nullptr &&
-                      (prompt.thinking || model.chat_template->source().find("</think>") != std::string::npos);
-  return splits ? ReasoningSplitter("<think>", "</think>", prompt.inside_thought) : ReasoningSplitter("", "", false);
-}
-
 class EngineGeneration final : public Generation {
  public:
-  EngineGeneration(std::shared_ptr<const ServedModel> model, GenerationRequest request, ChatPrompt prompt)
+  EngineGeneration(std::shared_ptr<const ServedModel> model, GenerationRequest request, PromptTokens prompt)
       : model_(std::move(model)),
         request_(std::move(request)),
         prompt_(std::move(prompt)),
         sampling_(resolve_sampling(model_->defaults, request_)),
-        text_(model_->tokenizer, request_.stop, make_splitter(*model_, request_, prompt_)) {}
+        text_(model_->tokenizer, request_.stop, request_.is_chat ? model_->reasoning : ReasoningFormat::kNone,
+              prompt_.inside_thought) {}
   ~EngineGeneration() override {
     if (events_) events_->close();
   }
@@ -115,10 +110,14 @@ class EngineGeneration final : public Generation {
   void handle(TokenEvent& event, ReplyPiece& piece);
   void handle(FinishEvent& event, ReplyPiece& piece);
   void count_reasoning();
+  static void add(ReplyPieces more, ReplyPiece& piece) {
+    piece.reasoning += more.reasoning;
+    piece.content += more.content;
+  }
 
   std::shared_ptr<const ServedModel> model_;
   GenerationRequest request_;
-  ChatPrompt prompt_;
+  PromptTokens prompt_;
   SamplingRule sampling_;
   ReplyText text_;
   std::shared_ptr<StreamEvents> events_;
@@ -128,6 +127,7 @@ class EngineGeneration final : public Generation {
   PromptProgressEvent progress_;
   bool started_ = false;
   bool finished_ = false;
+  bool was_inside_ = false;
   bool reasoning_counted_ = false;
 };
 
@@ -172,32 +172,31 @@ void EngineGeneration::handle(TokenEvent& event, ReplyPiece& piece) {
   }
   result_.tokens.push_back(event.token);
   if (request_.logprobs_top >= 0) result_.records.push_back({event.chosen, true, std::move(event.top)});
-  if (!event.is_stop_token || request_.ignore_eos) text_.push(event.token, piece.reasoning, piece.content);
+  if (!event.is_stop_token || request_.ignore_eos) add(text_.push(event.token), piece);
   count_reasoning();
 }
 
 void EngineGeneration::count_reasoning() {
   if (!prompt_.thinking || reasoning_counted_) return;
-  if (text_.splitter().met_close_marker()) {
-    result_.reasoning_tokens = static_cast<std::int32_t>(result_.tokens.size());
+  if (text_.inside_reasoning()) {
+    was_inside_ = true;
+  } else if (was_inside_) {
     reasoning_counted_ = true;
-    // Log-probabilities start after the close marker.
-    result_.records.clear();
-  } else if (text_.splitter().closed()) {
-    reasoning_counted_ = true;  // no block was opened
+    result_.reasoning_tokens = static_cast<std::int32_t>(result_.tokens.size());
+    result_.records.clear();  // log-probabilities start after the close marker
   }
 }
 
 void EngineGeneration::handle(FinishEvent& event, ReplyPiece& piece) {
   started_ = true;
   finished_ = true;
-  text_.finish(piece.reasoning, piece.content);
+  add(text_.finish(), piece);
   result_.reason = event.reason;
   result_.message = std::move(event.message);
   result_.statistics = event.statistics;
   result_.stop_sequence = text_.stop_sequence();
   result_.token_sha = token_sha(result_.tokens);
-  if (prompt_.thinking && !reasoning_counted_) {
+  if (was_inside_ && !reasoning_counted_) {
     result_.reasoning_tokens = static_cast<std::int32_t>(result_.tokens.size());
     result_.records.clear();
   }
@@ -207,7 +206,7 @@ void EngineGeneration::handle(FinishEvent& event, ReplyPiece& piece) {
 
 std::unique_ptr<Generation> Generation::open(std::shared_ptr<const ServedModel> model, GenerationRequest request,
                                              std::function<void()> notify) {
-  ChatPrompt prompt = make_prompt(*model, request);
+  PromptTokens prompt = make_prompt(*model, request);
   auto generation = std::make_unique<EngineGeneration>(std::move(model), std::move(request), std::move(prompt));
   generation->start(std::move(notify));
   return generation;

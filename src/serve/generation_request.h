@@ -25,9 +25,8 @@ struct GenerationRequest {
   std::vector<std::int32_t> prompt_tokens;
   bool prompt_is_tokens = false;
 
-  std::optional<bool> enable_thinking;
   std::optional<std::string> reasoning_effort;
-  nlohmann::ordered_json template_variables = nlohmann::ordered_json::object();
+  nlohmann::ordered_json template_kwargs;  // chat_template_kwargs, checked; null when absent
 
   std::optional<std::int64_t> max_tokens;  // explicit; 0 scores the prompt only
   std::optional<double> temperature;

@@ -11,13 +11,10 @@
 #include "base/limits.h"
 #include "hub/resolve.h"
 #include "model/load.h"
-#if __has_include("ops/cpu/cpu_backend.h")
 #include "ops/cpu/cpu_backend.h"
-#define TENSORFOLD_HAS_CPU_BACKEND 1
-#endif
 #include "ops/reference/reference_backend.h"
 #include "serve/api_error.h"
-#include "serve/chat_prompt.h"
+#include "serve/reply_text.h"
 
 namespace tensorfold {
 namespace {
@@ -103,11 +100,7 @@ std::unique_ptr<ops::Backend> make_backend(const ServedModelOptions& options) {
     const auto rounding = options.rounding == "backend" ? ops::Rounding::kBackend : ops::Rounding::kNone;
     return ops::make_reference_backend(rounding, std::max(options.threads, 1));
   }
-#ifdef TENSORFOLD_HAS_CPU_BACKEND
   return ops::make_cpu_backend({.threads = options.threads, .path = ""});
-#else
-  fail(ErrorCode::kUnsupported, "this build has no CPU kernels: start with --backend reference");
-#endif
 }
 
 void add_ids(const Json& config, const char* key, std::vector<std::int32_t>& ids) {
@@ -151,7 +144,8 @@ std::vector<std::int32_t> end_tokens(const Checkpoint& checkpoint, const Tokeniz
     add_ids(config, "eos_token_id", ids);
     const auto text_config = config.find("text_config");
     if (text_config != config.end() && text_config->is_object()) add_ids(*text_config, "eos_token_id", ids);
-    for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    for (const char* key :
+         {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
       add_ids(config, key, ids);
     }
   }
@@ -179,12 +173,16 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
   model->tokenizer = load_tokenizer(*checkpoint);
   const std::string source = template_source(options, *checkpoint, *model->tokenizer);
   if (!source.empty()) {
-    model->chat_template = ChatTemplate::compile(source);
-    model->template_facts = inspect_template(*model->chat_template);
+    nlohmann::ordered_json special_tokens = nlohmann::ordered_json::object();
+    for (const char* name : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
+      special_tokens[name] = model->tokenizer->special_text(name);
+    }
+    model->prompts = std::make_shared<PromptRenderer>(ChatTemplate::compile(source), std::move(special_tokens));
+    model->reasoning = reasoning_format(source);
   }
   model->defaults = sampling_defaults(checkpoint->generation_config(), options.sampling);
   model->stop_tokens = end_tokens(*checkpoint, *model->tokenizer, source);
-  model->thinking_default = options.thinking && model->template_facts.has_thinking_switch;
+  model->thinking_default = options.thinking && model->prompts && model->prompts->facts().has_thinking_switch;
   model->effort_default = options.effort;
   LoadOptions load;
   load.context_max = options.context;

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "text/chat_template.h"
+#include "text/messages.h"
+#include "text/reasoning.h"
 #include "text/tokenizer.h"
 
 namespace tensorfold {
@@ -25,19 +26,12 @@ struct SamplingDefaults {
   std::int64_t max_tokens = 4096;
 };
 
-/// What was learnt about the chat template by reading and probing it once.
-struct TemplateFacts {
-  bool has_thinking_switch = false;
-  bool keeps_late_system = true;
-  std::vector<std::string> effort_levels;  // named by the template, high to low
-};
-
 struct ServedModel {
   std::vector<std::string> names;  // served name first, then aliases
   std::int64_t created_unix_seconds = 0;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requests are refused with a reason
-  TemplateFacts template_facts;
+  std::shared_ptr<const PromptRenderer> prompts;  // null: no chat template, chat requests are refused with a reason
+  ReasoningFormat reasoning = ReasoningFormat::kNone;
   SamplingDefaults defaults;
   std::vector<std::int32_t> stop_tokens;
   bool thinking_default = true;

@@ -38,8 +38,13 @@ Value Interpreter::evaluate(const Expression* expression) {
     }
     case ExpressionKind::kDict:
       return evaluate_dict(*expression);
-    case ExpressionKind::kAttribute:
-      return get_attribute(runtime_, child(0), expression->name);
+    case ExpressionKind::kAttribute: {
+      const Value object = child(0);
+      if (object.kind == Kind::kMacro && expression->name == "name") {
+        return runtime_.text(object.macro->definition->name, false);
+      }
+      return get_attribute(runtime_, object, expression->name);
+    }
     case ExpressionKind::kItem: {
       const Value object = child(0);
       return get_item(runtime_, object, child(1));

@@ -149,16 +149,19 @@ Interpreter::Flow Interpreter::execute_for(const Statement& statement) {
   loop_value.kind = Kind::kLoop;
   loop_value.loop = loop;
   Scope* outer = scope_;
+  bool completed = false;  // jinja2 runs `else` unless some iteration reached the end of its body
   for (loop->index = 0; loop->index < loop->items.size(); ++loop->index) {
     runtime_.charge(2);
     scope_ = runtime_.make<Scope>(outer);
     scope_->set(program_.loop_symbol, loop_value);
     assign(statement.target, loop->items[loop->index]);
-    if (execute(statement.branches[0].body) == Flow::kBreak) break;
+    const Flow flow = execute(statement.branches[0].body);
+    completed |= flow == Flow::kNormal;
+    if (flow == Flow::kBreak) break;
   }
   if (loop->index == loop->items.size()) --loop->index;  // as jinja2 leaves it for macros that kept the loop
   scope_ = outer;
-  return Flow::kNormal;
+  return completed ? Flow::kNormal : execute_in_scope(statement.branches[1].body);
 }
 
 void Interpreter::assign(const Target& target, const Value& value) {

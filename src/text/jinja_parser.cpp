@@ -122,6 +122,7 @@ class Parser : public ExpressionParser {
     Statement& statement = make_statement(StatementKind::kFor);
     advance();
     statement.target = parse_target(false);
+    if (names_loop(statement.target)) fail_here("a loop can't assign to 'loop'");
     if (!skip_name("in")) fail_here("expected 'in', found " + describe_current());
     statement.expression = parse_tuple(false);
     if (skip_name("if")) statement.filter_condition = parse_expression();
@@ -137,6 +138,11 @@ class Parser : public ExpressionParser {
     }
     advance();
     return &statement;
+  }
+
+  bool names_loop(const Target& target) const {
+    return (!target.is_tuple && target.symbol == program_.loop_symbol) ||
+           std::any_of(target.parts.begin(), target.parts.end(), [&](const Target& part) { return names_loop(part); });
   }
 
   Target parse_one_target(bool allow_attribute) {
@@ -280,8 +286,12 @@ class Parser : public ExpressionParser {
 
   const Statement* parse_print() {
     Statement& statement = make_statement(StatementKind::kPrint);
+    Expression& parts = make(ExpressionKind::kConcatenate);
     advance();
-    statement.expression = parse_tuple();
+    do {
+      parts.children.push_back(parse_expression());
+    } while (skip_operator(","));
+    statement.expression = finish(parts);
     return &statement;
   }
 

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/decode_plain.h"
 #include "checkpoint/describe.h"
 
 namespace tensorfold {
@@ -14,11 +17,13 @@ const std::filesystem::path kFormats = std::filesystem::path(TENSORFOLD_SOURCE_D
 
 void expect_rows(const Checkpoint& checkpoint, const WeightView& view, const std::string& expected_name) {
   const std::vector<float> expected = checkpoint.values(expected_name, view.experts * view.rows * view.columns);
-  std::vector<float> row(static_cast<std::size_t>(view.columns));
+  std::vector<float> row(static_cast<std::size_t>(view.columns)), plain(row.size());
   std::size_t at = 0;
   for (std::int64_t expert = 0; expert < view.experts; ++expert) {
     for (std::int64_t index = 0; index < view.rows; ++index) {
       decode_row(view, expert, index, row.data());
+      decode_row_plain(view, expert, index, plain.data());
+      ASSERT_EQ(std::memcmp(row.data(), plain.data(), row.size() * sizeof(float)), 0) << view.name;
       for (const float value : row) {
         ASSERT_EQ(std::bit_cast<std::uint32_t>(value), std::bit_cast<std::uint32_t>(expected[at]))
             << view.name << " at " << at << ": " << value << " against " << expected[at];
@@ -72,6 +77,38 @@ INSTANTIATE_TEST_SUITE_P(
                     std::tuple("Q5_1", WeightFormat::kQ5_1), std::tuple("Q8_0", WeightFormat::kQ8_0),
                     std::tuple("Q4_K", WeightFormat::kQ4_K), std::tuple("Q5_K", WeightFormat::kQ5_K),
                     std::tuple("Q6_K", WeightFormat::kQ6_K)));
+
+// Every half of every kind against its definition, on both paths, at an address that isn't aligned.
+TEST(Formats, AllHalves) {
+  constexpr std::int64_t kCount = 1 << 16;
+  std::vector<std::byte> bytes(2 * kCount + 1);
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    const auto half = static_cast<std::uint16_t>(i);
+    std::memcpy(bytes.data() + 1 + 2 * i, &half, 2);
+  }
+  WeightView view;
+  view.format = WeightFormat::kF16;
+  view.rows = 1;
+  view.columns = kCount;
+  view.data = bytes.data() + 1;
+  view.data_bytes = 2 * kCount;
+  std::vector<float> values(kCount), plain(kCount);
+  decode_row(view, 0, 0, values.data());
+  decode_row_plain(view, 0, 0, plain.data());
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    const int exponent = static_cast<int>(i >> 10 & 31), fraction = static_cast<int>(i & 1023);
+    if (exponent == 31 && fraction != 0) {
+      EXPECT_TRUE(std::isnan(values[i]) && std::isnan(plain[i]));
+      continue;
+    }
+    double expected = exponent == 31  ? INFINITY
+                      : exponent == 0 ? std::ldexp(fraction, -24)
+                                      : std::ldexp(1024 + fraction, exponent - 25);
+    if (i >> 15) expected = -expected;
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(values[i]), std::bit_cast<std::uint32_t>(static_cast<float>(expected))) << i;
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(plain[i]), std::bit_cast<std::uint32_t>(static_cast<float>(expected))) << i;
+  }
+}
 
 TEST(Formats, GgufMetadata) {
   const auto checkpoint = Checkpoint::open(kFormats / "blocks.gguf");

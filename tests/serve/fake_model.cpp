@@ -245,9 +245,8 @@ std::shared_ptr<ServedModel> make_fake_model(FakeEngine*& engine, std::int32_t l
   auto model = std::make_shared<ServedModel>();
   model->names = {"fake", "also-fake"};
   model->tokenizer = std::make_shared<FakeTokenizer>();
-  model->chat_template = std::make_shared<FakeTemplate>();
-  model->template_facts.has_thinking_switch = true;
-  model->template_facts.effort_levels = {"high", "low"};
+  model->prompts = std::make_shared<PromptRenderer>(std::make_shared<FakeTemplate>(), nlohmann::ordered_json::object());
+  model->reasoning = ReasoningFormat::kThink;
   model->thinking_default = false;
   model->defaults.max_tokens = 32;
   model->stop_tokens = {kEndToken};

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "serve/served_model.h"
+#include "text/chat_template.h"
 
 namespace tensorfold::testing {
 

@@ -1,5 +1,5 @@
-// Templates of real models against jinja2, over the conversations of tests/golden/templates. The templates aren't in the
-// tree: they come from ../shared/data/tokenizers.tar.xz and llama-cpp-python's source archive, unpacked where
+// Templates of real models against jinja2, over the conversations of tests/golden/templates. The templates aren't in
+// the tree: they come from ../shared/data/tokenizers.tar.xz and llama-cpp-python's source archive, unpacked where
 // TENSORFOLD_TOKENIZERS_DIR and TENSORFOLD_TEMPLATES_DIR say.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -42,7 +42,8 @@ TEST(TemplateModels, TokenizerFoldersEqualJinja2) {
   const std::filesystem::path folder = folder_from("TENSORFOLD_TOKENIZERS_DIR", "/work/cache/tokenizers/tokenizers");
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "needs ../shared/data/tokenizers.tar.xz unpacked at " << folder;
   int tested = 0;
-  for (const auto& [name, golden] : read_template_golden("renders.json").items()) {
+  const nlohmann::ordered_json renders = read_template_golden("renders.json");
+  for (const auto& [name, golden] : renders.items()) {
     if (!name.starts_with("tokenizers/")) continue;
     const auto config = nlohmann::json::parse(
         read_whole_file(folder / name.substr(std::string("tokenizers/").size()) / "tokenizer_config.json"));
@@ -59,7 +60,8 @@ TEST(TemplateModels, LlamaCppTemplatesEqualJinja2) {
     GTEST_SKIP() << "needs vendor/llama.cpp/models/templates of llama-cpp-python 0.3.36's source archive at " << folder;
   }
   int tested = 0;
-  for (const auto& [name, golden] : read_template_golden("renders.json").items()) {
+  const nlohmann::ordered_json renders = read_template_golden("renders.json");
+  for (const auto& [name, golden] : renders.items()) {
     if (!name.starts_with("templates/")) continue;
     expect_equal_renders(name, read_whole_file(folder / name.substr(std::string("templates/").size())), golden);
     ++tested;

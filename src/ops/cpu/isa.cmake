@@ -2,7 +2,8 @@
 # out where it doesn't exist. They include intrinsics and our own ISA-namespaced headers only, never the standard
 # library's templates: a weak copy of one, compiled with AVX-512, could be the one that the linker keeps for everybody.
 set(ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
-set(ISA_FLAGS_avx512 ${ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+# GCC 12's own AVX-512 header warns about its _mm512_undefined_ps.
+set(ISA_FLAGS_avx512 ${ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -Wno-uninitialized -Wno-maybe-uninitialized)
 set(ISA_FLAGS_amx ${ISA_FLAGS_avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
 set(ISA_FLAGS_neon "")
 

@@ -135,17 +135,39 @@ CpuPath select_cpu_path() {
        missing_features(CpuPath::kAvx2));
 }
 
-void set_compute_thread_mode() {
+namespace {
+
 #if defined(__x86_64__)
-  constexpr unsigned kFlushToZero = 0x8000;
-  constexpr unsigned kDenormalsAreZero = 0x0040;
-  _mm_setcsr(_mm_getcsr() | kFlushToZero | kDenormalsAreZero);
-#elif defined(__aarch64__)
-  std::uint64_t mode = 0;
-  asm volatile("mrs %0, fpcr" : "=r"(mode));
-  mode |= 1ull << 24;  // FZ
-  asm volatile("msr fpcr, %0" : : "r"(mode));
+constexpr unsigned long long kFlushBits = 0x8040;  // flush to zero, denormals are zero
+unsigned long long read_mode() {
+  return _mm_getcsr();
+}
+void write_mode(unsigned long long mode) {
+  _mm_setcsr(static_cast<unsigned>(mode));
+}
+#else
+constexpr unsigned long long kFlushBits = 1ull << 24;  // FZ
+unsigned long long read_mode() {
+  unsigned long long mode = 0;
+  asm volatile("mrs %0, fpcr" : "=r"(mode) : : "memory");
+  return mode;
+}
+void write_mode(unsigned long long mode) {
+  asm volatile("msr fpcr, %0" : : "r"(mode) : "memory");
+}
 #endif
+
+}  // namespace
+
+void set_compute_thread_mode() {
+  write_mode(read_mode() | kFlushBits);
+}
+
+DefaultModeScope::DefaultModeScope() : saved_(read_mode()) {
+  write_mode(saved_ & ~kFlushBits);
+}
+DefaultModeScope::~DefaultModeScope() {
+  write_mode(saved_);
 }
 
 }  // namespace tensorfold::ops::cpu

@@ -22,4 +22,16 @@ CpuPath select_cpu_path();
 /// called on the reference backend's or the sampler's threads.
 void set_compute_thread_mode();
 
+/// The default mode (denormals kept) for a scope on a compute thread, where a decoded value must be decode_row's.
+class DefaultModeScope {
+ public:
+  DefaultModeScope();
+  ~DefaultModeScope();
+  DefaultModeScope(const DefaultModeScope&) = delete;
+  DefaultModeScope& operator=(const DefaultModeScope&) = delete;
+
+ private:
+  unsigned long long saved_;
+};
+
 }  // namespace tensorfold::ops::cpu

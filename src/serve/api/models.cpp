@@ -10,8 +10,8 @@ using Json = nlohmann::ordered_json;
 Json reasoning_block(const ServedModel& model) {
   Json block = {{"default_enabled", model.thinking_default}};
   if (model.effort_default) block["default_effort"] = *model.effort_default;
-  if (!model.template_facts.effort_levels.empty()) {
-    Json levels = model.template_facts.effort_levels;
+  if (!model.prompts->facts().effort_levels.empty()) {
+    Json levels = model.prompts->facts().effort_levels;
     levels.push_back("none");
     block["supported_efforts"] = std::move(levels);
   }
@@ -29,7 +29,7 @@ HttpResponse handle_models(const ServedModel& model) {
                   {"owned_by", "tensorfold"},
                   {"context_length", model.engine->facts().context},
                   {"max_model_len", model.engine->facts().context}};
-    if (model.template_facts.has_thinking_switch) entry["reasoning"] = reasoning_block(model);
+    if (model.prompts && model.prompts->facts().has_thinking_switch) entry["reasoning"] = reasoning_block(model);
     data.push_back(std::move(entry));
   }
   HttpResponse response;

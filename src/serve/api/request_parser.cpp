@@ -6,6 +6,7 @@
 #include "serve/api_error.h"
 #include "serve/api_keys.h"
 #include "serve/chat_prompt.h"
+#include "text/messages.h"
 
 namespace tensorfold {
 namespace {
@@ -67,6 +68,15 @@ void parse_chat_logprobs(const Fields& fields, GenerationRequest& request) {
   request.logprobs_top = static_cast<int>(top.value_or(0));
 }
 
+/// Refuses what is wrong before any work.
+void check_messages(const Json& messages) {
+  try {
+    parse_messages(messages);
+  } catch (const Error& error) {
+    throw api_error_from(error).with_param("messages");
+  }
+}
+
 GenerationRequest chat_from(const Json& body) {
   GenerationRequest request;
   request.is_chat = true;
@@ -77,7 +87,7 @@ GenerationRequest chat_from(const Json& body) {
   parse_max_tokens(Fields(body), request, false);
   parse_chat_logprobs(Fields(body), request);
   parse_template_fields(body, request);
-  normalise_messages(*messages, true);  // refuses what is wrong before any work
+  check_messages(*messages);
   request.messages = *messages;
   return request;
 }
@@ -122,28 +132,21 @@ void parse_completion_logprobs(const Fields& fields, GenerationRequest& request)
   request.logprobs_top = static_cast<int>(*top);
 }
 
+/// Checks the switches; what else is in the object goes to the template as it is.
 void parse_kwargs(const Json& kwargs, GenerationRequest& request) {
   const Fields fields(kwargs, "chat_template_kwargs.");
-  const std::optional<bool> enable = fields.boolean("enable_thinking");
+  fields.boolean("enable_thinking");
+  fields.boolean("clear_thinking");
   if (const Json* thinking = fields.find("thinking")) {
-    std::optional<bool> on;
-    if (thinking->is_boolean()) on = thinking->get<bool>();
-    if (thinking->is_object()) {
-      const std::string type = Fields(*thinking, "chat_template_kwargs.thinking.").string("type").value_or("");
-      if (type == "enabled" || type == "disabled") on = type == "enabled";
-    }
-    if (!on)
+    std::string type;
+    if (thinking->is_object()) type = Fields(*thinking, "chat_template_kwargs.thinking.").string("type").value_or("");
+    if (!thinking->is_boolean() && type != "enabled" && type != "disabled") {
       throw field_error("chat_template_kwargs.thinking",
                         "must be a boolean or {\"type\": \"enabled\" or \"disabled\"}");
-    request.enable_thinking = on;
+    }
   }
-  if (enable) request.enable_thinking = enable;
   if (!request.reasoning_effort) request.reasoning_effort = fields.string("reasoning_effort");
-  fields.boolean("clear_thinking");
-  for (const auto& [name, value] : kwargs.items()) {
-    if (value.is_null() || name == "enable_thinking" || name == "thinking" || name == "reasoning_effort") continue;
-    request.template_variables[name] = value;
-  }
+  request.template_kwargs = kwargs;
 }
 
 }  // namespace

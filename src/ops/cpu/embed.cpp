@@ -1,0 +1,138 @@
+// Embedding lookups: rows of a packed table, decoded by plain code. A lookup touches a few rows a pass, so it reads the
+// panels as they are and has no kernel of its own.
+#include <cmath>
+#include <cstring>
+
+#include "base/bf16.h"
+#include "base/error.h"
+#include "ops/cpu/linear.h"
+#include "ops/cpu/pack_half.h"
+
+namespace tensorfold::ops::cpu {
+namespace {
+
+std::uint32_t dword_at(const std::uint8_t* plane, std::int64_t group, int lane) {
+  std::uint32_t dword = 0;
+  std::memcpy(&dword, plane + group * 64 + 4 * lane, sizeof dword);
+  return dword;
+}
+
+std::uint32_t plane_code(const std::uint8_t* plane, int bits, int k, int lane) {
+  const int per_dword = 32 / bits;
+  return (dword_at(plane, k / per_dword, lane) >> (k % per_dword * bits)) & ((1u << bits) - 1);
+}
+
+float f16_at(const std::uint8_t* values, int lane) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, values + 2 * lane, sizeof bits);
+  return half_to_float(bits);
+}
+
+struct ScaleBias {
+  float scale, bias;
+};
+
+ScaleBias pair_at(ScaleKind kind, const std::uint8_t* group, int lane) {
+  if (kind == ScaleKind::kPairF16) return {f16_at(group, lane), f16_at(group + 32, lane)};
+  const std::size_t size = kind == ScaleKind::kPairF32 ? 4 : 2;
+  float result[2];
+  for (std::size_t i = 0; i < 2; ++i) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, group + (16 * i + static_cast<std::size_t>(lane)) * size, size);
+    result[i] = std::bit_cast<float>(size == 2 ? bits << 16 : bits);
+  }
+  return {result[0], result[1]};
+}
+
+ScaleBias super4_at(const std::uint8_t* group, int sub, int lane) {
+  std::uint8_t packed[12];
+  for (int i = 0; i < 3; ++i) std::memcpy(packed + 4 * i, group + 64 + 64 * i + 4 * lane, 4);
+  int scale = packed[sub & 3] & 63;
+  int min = packed[(sub & 3) + 4] & 63;
+  if (sub >= 4) {
+    scale = (packed[sub + 4] & 15) | ((packed[sub - 4] >> 6) << 4);
+    min = (packed[sub + 4] >> 4) | ((packed[sub] >> 6) << 4);
+  }
+  return {f16_at(group, lane) * static_cast<float>(scale), -(f16_at(group + 32, lane) * static_cast<float>(min))};
+}
+
+// Scale and bias of 16 consecutive k, `half` being 16 k.
+ScaleBias scales_at(const PanelLayout& layout, const std::uint8_t* scales, std::int64_t half, int lane) {
+  const std::int64_t block = half / 2;
+  const std::int64_t group = block / layout.group_blocks;
+  switch (layout.scale_kind) {
+    case ScaleKind::kPairF32:
+      return pair_at(layout.scale_kind, scales + group * 128, lane);
+    case ScaleKind::kPairF16:
+    case ScaleKind::kPairBf16:
+      return pair_at(layout.scale_kind, scales + group * 64, lane);
+    case ScaleKind::kOffset: {
+      const float d = f16_at(scales + block * 32, lane);
+      return {d, -layout.offset * d};
+    }
+    case ScaleKind::kSuper4:
+      return super4_at(scales + group * 256, static_cast<int>(block & 7), lane);
+    case ScaleKind::kSuper6: {
+      const std::uint8_t* at = scales + group * 288;
+      const auto sub = static_cast<std::int8_t>(at[32 + 16 * (half & 15) + lane]);
+      const float scale = f16_at(at, lane) * static_cast<float>(sub);
+      return {scale, -32.0f * scale};
+    }
+    case ScaleKind::kNone:
+      break;
+  }
+  return {0.0f, 0.0f};
+}
+
+void decode_plain_lane(const std::uint8_t* panel, int lane, std::int64_t columns, float* out) {
+  for (std::int64_t k = 0; k < columns; ++k) {
+    const std::uint32_t pair = dword_at(panel, k / 2, lane);
+    out[k] = std::bit_cast<float>(k % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+  }
+}
+
+void decode_lane(const PanelLayout& layout, const std::uint8_t* panel, int lane, std::int64_t columns, float* out) {
+  if (layout.bits == kBf16Bits) return decode_plain_lane(panel, lane, columns, out);
+  const DefaultModeScope scope;
+  const int low_bits = layout.bits == 3 ? 2 : (layout.bits == 5 || layout.bits == 6) ? 4 : layout.bits;
+  const int high_bits = layout.bits - low_bits;
+  const bool signed_bytes = layout.scale_kind == ScaleKind::kOffset && layout.bits == 8;
+  for (std::int64_t first = 0; first < columns; first += 16) {
+    const ScaleBias group = scales_at(layout, panel + layout.codes_bytes, first / 16, lane);
+    const std::uint8_t* planes = panel + first / kBlockColumns * 64 * layout.bits;
+    for (int i = 0; i < 16; ++i) {
+      const int k = static_cast<int>(first % kBlockColumns) + i;
+      std::uint32_t code = plane_code(planes, low_bits, k, lane);
+      if (high_bits != 0) code |= plane_code(planes + 64 * low_bits, high_bits, k, lane) << low_bits;
+      // decode_row multiplies Q8_0's signed value, which keeps the sign of a zero.
+      out[first + i] = signed_bytes ? (static_cast<float>(code) - layout.offset) * group.scale
+                                    : std::fmaf(static_cast<float>(code), group.scale, group.bias);
+    }
+  }
+}
+
+}  // namespace
+
+void decode_packed_row(const CpuLinear& weight, std::int64_t expert, std::int64_t row, float* out) {
+  TF_ASSERT(expert >= 0 && expert < weight.experts() && row >= 0 && row < weight.rows());
+  for (const PackedPart& part : weight.parts()) {
+    const std::int64_t in_part = row - part.first_row;
+    if (in_part >= part.rows) continue;
+    const std::int64_t panel = expert * part.panels + in_part / kPanelRows;
+    decode_lane(part.layout, part.storage.data() + panel * part.layout.panel_bytes,
+                static_cast<int>(in_part % kPanelRows), weight.columns(), out);
+    return;
+  }
+}
+
+void embed(ThreadPool& pool, const EmbedParams& params) {
+  TF_ASSERT(params.rows == 0 || (params.table != nullptr && params.tokens != nullptr && params.out != nullptr));
+  pool.parallel_for(params.rows, [&](std::int64_t row, int) {
+    const auto& table = static_cast<const CpuLinear&>(*params.table);
+    float* out = params.out + row * table.columns();
+    decode_packed_row(table, 0, params.tokens[row], out);
+    for (std::int64_t k = 0; k < table.columns(); ++k) out[k] = to_float(to_bf16(out[k])) * params.scale;
+  });
+}
+
+}  // namespace tensorfold::ops::cpu

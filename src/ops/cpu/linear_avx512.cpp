@@ -1,0 +1,24 @@
+// Linear layers on AVX-512 (F, BW, DQ, VL). Compiled with its own flags (isa.cmake).
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/cpu/linear_layout.h"
+
+#define TF_INLINE [[gnu::always_inline]] inline
+#define TF_INLINE_LAMBDA __attribute__((always_inline))
+
+namespace tensorfold::ops::cpu::avx512 {
+namespace {
+// clang-format off: each builds on the one before
+#include "ops/cpu/linear_mode_x86.h"
+#include "ops/cpu/linear_simd_avx512.h"
+#include "ops/cpu/linear_kernels.h"
+#include "ops/cpu/linear_fma.h"
+// clang-format on
+}  // namespace
+
+const LinearKernels kLinearKernels = {kTaskPanels, scratch_bytes, packed_x_bytes, x_units, pack_x, run};
+
+}  // namespace tensorfold::ops::cpu::avx512

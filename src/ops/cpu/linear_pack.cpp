@@ -1,0 +1,367 @@
+// From a checkpoint's matrix to panels (linear_layout.h): checks of the source, layout, and the copy, in parallel over
+// panels. Runs at load only.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "base/limits.h"
+#include "ops/cpu/linear.h"
+#include "ops/cpu/pack_codes.h"
+#include "ops/cpu/pack_half.h"
+
+namespace tensorfold::ops::cpu {
+namespace {
+
+constexpr std::size_t kCacheLine = 64;
+
+// Below this, a product of a code and a scale could round differently where denormals are flushed: fp32's smallest
+// normal number is 2^-126, and the last bit of a scale lies 23 places below its first.
+constexpr float kSmallestPlainScale = 0x1p-100f;
+
+std::size_t checked_multiply(std::size_t a, std::size_t b, const std::string& name) {
+  std::size_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) {
+    fail(ErrorCode::kInvalidCheckpoint, "{}: the matrix is larger than memory can be", name);
+  }
+  return product;
+}
+
+bool is_plain(WeightFormat format) {
+  return format == WeightFormat::kF32 || format == WeightFormat::kF16 || format == WeightFormat::kBF16;
+}
+
+int column_multiple(const WeightView& view) {
+  if (view.format == WeightFormat::kAffine) return view.group_size;
+  return weight_format_block(view.format).elements;
+}
+
+void check_affine(const WeightView& view) {
+  constexpr int kBits[] = {2, 3, 4, 5, 6, 8};
+  constexpr int kGroups[] = {32, 64, 128};
+  if (std::find(std::begin(kBits), std::end(kBits), view.bits) == std::end(kBits) ||
+      std::find(std::begin(kGroups), std::end(kGroups), view.group_size) == std::end(kGroups) ||
+      !is_plain(view.scale_format) || view.scales == nullptr || view.biases == nullptr) {
+    fail(ErrorCode::kInvalidCheckpoint,
+         "{}: affine weights need 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128 with scales and biases; this one "
+         "has {} bits in groups of {}",
+         view.name, view.bits, view.group_size);
+  }
+}
+
+void check_view(const WeightView& view) {
+  if (view.format == WeightFormat::kAffine) check_affine(view);
+  const bool in_range = view.experts >= 1 && view.experts <= limits::kExpertCountMax && view.rows >= 1 &&
+                        view.rows <= limits::kVocabularySizeMax && view.columns >= 1 &&
+                        view.columns <= limits::kIntermediateSizeMax;
+  if (!in_range || view.columns % column_multiple(view) != 0 || view.data == nullptr) {
+    fail(ErrorCode::kInvalidCheckpoint, "{}: {} experts of shape [{}, {}] can't be stored as {}", view.name,
+         view.experts, view.rows, view.columns, weight_format_name(view.format));
+  }
+  // In range: at most 2^12 · 2^21 · 2^22 bytes.
+  const std::int64_t expected = view.experts * view.rows * stored_row_bytes(view);
+  if (view.data_bytes != static_cast<std::size_t>(expected)) {
+    fail(ErrorCode::kInvalidCheckpoint,
+         "{}: shape [{}, {}] as {} takes {} bytes, the file has {}; fetch the file again", view.name, view.rows,
+         view.columns, weight_format_name(view.format), expected, view.data_bytes);
+  }
+}
+
+void check_source(const LinearSource& source) {
+  if (source.parts.empty())
+    fail(ErrorCode::kInvalidArgument, "{}: a linear layer needs at least one part", source.name);
+  const WeightView& first = source.parts.front();
+  std::int64_t rows = 0;
+  for (const WeightView& part : source.parts) {
+    check_view(part);
+    if (part.columns != first.columns || part.experts != first.experts) {
+      fail(ErrorCode::kInvalidCheckpoint, "{}: {} has {} columns and {} experts, but {} has {} and {}", source.name,
+           part.name, part.columns, part.experts, first.name, first.columns, first.experts);
+    }
+    rows += part.rows;
+  }
+  if (!source.bias.empty() && (first.experts != 1 || static_cast<std::int64_t>(source.bias.size()) != rows)) {
+    fail(ErrorCode::kInvalidCheckpoint, "{}: {} biases for {} experts of {} output rows", source.name,
+         source.bias.size(), first.experts, rows);
+  }
+  if (!source.row_orders.empty() && source.row_orders.size() != source.parts.size()) {
+    fail(ErrorCode::kInvalidArgument, "{}: {} row orders for {} parts", source.name, source.row_orders.size(),
+         source.parts.size());
+  }
+  for (std::size_t i = 0; i < source.row_orders.size(); ++i) {
+    const auto& order = source.row_orders[i];
+    const std::int64_t part_rows = source.parts[i].rows;
+    const bool valid = std::all_of(order.begin(), order.end(), [&](std::int32_t r) { return r >= 0 && r < part_rows; });
+    if (!valid || (!order.empty() && static_cast<std::int64_t>(order.size()) != part_rows)) {
+      fail(ErrorCode::kInvalidArgument, "{}: the row order of {} doesn't name {} stored rows", source.name,
+           source.parts[i].name, part_rows);
+    }
+  }
+}
+
+std::int64_t scale_group_bytes(ScaleKind kind) {
+  switch (kind) {
+    case ScaleKind::kPairF32:
+      return 128;
+    case ScaleKind::kPairF16:
+    case ScaleKind::kPairBf16:
+      return 64;
+    case ScaleKind::kOffset:
+      return 32;
+    case ScaleKind::kSuper4:
+      return 256;
+    case ScaleKind::kSuper6:
+      return 288;
+    case ScaleKind::kNone:
+      break;
+  }
+  return 0;
+}
+
+void choose_scales(const WeightView& view, PanelLayout& layout) {
+  const auto set = [&](int bits, ScaleKind kind, int group_blocks, float offset) {
+    layout.bits = bits;
+    layout.scale_kind = kind;
+    layout.group_blocks = group_blocks;
+    layout.offset = offset;
+  };
+  switch (view.format) {
+    case WeightFormat::kF32:
+    case WeightFormat::kF16:
+    case WeightFormat::kBF16:
+      return set(kBf16Bits, ScaleKind::kNone, 1, 0.0f);
+    case WeightFormat::kAffine:
+      return set(view.bits,
+                 view.scale_format == WeightFormat::kF32   ? ScaleKind::kPairF32
+                 : view.scale_format == WeightFormat::kF16 ? ScaleKind::kPairF16
+                                                           : ScaleKind::kPairBf16,
+                 view.group_size / kBlockColumns, 0.0f);
+    case WeightFormat::kQ4_0:
+      return set(4, ScaleKind::kOffset, 1, 8.0f);
+    case WeightFormat::kQ4_1:
+      return set(4, ScaleKind::kPairF16, 1, 0.0f);
+    case WeightFormat::kQ5_0:
+      return set(5, ScaleKind::kOffset, 1, 16.0f);
+    case WeightFormat::kQ5_1:
+      return set(5, ScaleKind::kPairF16, 1, 0.0f);
+    case WeightFormat::kQ8_0:
+      return set(8, ScaleKind::kOffset, 1, 128.0f);
+    case WeightFormat::kQ4_K:
+      return set(4, ScaleKind::kSuper4, 8, 0.0f);
+    case WeightFormat::kQ5_K:
+      return set(5, ScaleKind::kSuper4, 8, 0.0f);
+    case WeightFormat::kQ6_K:
+      return set(6, ScaleKind::kSuper6, 8, 32.0f);
+  }
+}
+
+PanelLayout make_layout(const WeightView& view) {
+  PanelLayout layout;
+  choose_scales(view, layout);
+  layout.blocks = (view.columns + kBlockColumns - 1) / kBlockColumns;
+  layout.codes_bytes = layout.blocks * 64 * layout.bits;
+  const std::int64_t scales = layout.blocks / layout.group_blocks * scale_group_bytes(layout.scale_kind);
+  const std::int64_t bytes = layout.codes_bytes + scales;
+  layout.panel_bytes = (bytes + 63) / 64 * 64;
+  return layout;
+}
+
+// --- one panel
+// --------------------------------------------------------------------------------------------------------
+
+void put(std::uint8_t* to, const void* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+
+void pack_plane(const std::uint8_t* codes, int shift, int bits, int lane, std::uint8_t* plane) {
+  const int per_dword = 32 / bits;
+  for (int first = 0; first < kBlockColumns; first += per_dword) {
+    std::uint32_t dword = 0;
+    for (int j = 0; j < per_dword; ++j) {
+      const std::uint32_t code = (static_cast<std::uint32_t>(codes[first + j]) >> shift) & ((1u << bits) - 1);
+      dword |= code << (bits * j);
+    }
+    put(plane + (first / per_dword) * 64 + 4 * lane, &dword, 4);
+  }
+}
+
+void pack_codes_of_row(const PanelLayout& layout, const std::uint8_t* codes, int lane, std::uint8_t* panel) {
+  const int low_bits = layout.bits == 3 ? 2 : (layout.bits == 5 || layout.bits == 6) ? 4 : layout.bits;
+  for (std::int64_t block = 0; block < layout.blocks; ++block) {
+    std::uint8_t* to = panel + block * 64 * layout.bits;
+    pack_plane(codes + block * kBlockColumns, 0, low_bits, lane, to);
+    if (low_bits != layout.bits) {
+      pack_plane(codes + block * kBlockColumns, low_bits, layout.bits - low_bits, lane, to + 64 * low_bits);
+    }
+  }
+}
+
+void pack_plain_row(const WeightView& view, const std::byte* row, int lane, std::uint8_t* panel,
+                    std::vector<std::uint16_t>& values) {
+  read_bf16(view, row, values.data());
+  for (std::size_t k = 0; k < values.size(); k += 2)
+    put(panel + k / 2 * 64 + 4 * static_cast<std::size_t>(lane), &values[k], 4);
+}
+
+float pair_value(ScaleKind kind, const std::byte* from, std::uint32_t& bits) {
+  std::memcpy(&bits, from, kind == ScaleKind::kPairF32 ? 4 : 2);
+  if (kind == ScaleKind::kPairF16) return half_to_float(static_cast<std::uint16_t>(bits));
+  if (kind == ScaleKind::kPairBf16) return to_float(Bf16{static_cast<std::uint16_t>(bits)});
+  // A NaN whose payload is all ones would be rounded away by integers.
+  if ((bits & 0x7fffffffu) > 0x7f800000u) bits = 0x7fc00000u;
+  return std::bit_cast<float>(bits);
+}
+
+// Affine scales and biases of one row. Returns whether one of them needs the default denormal mode.
+bool pack_affine_scales(const WeightView& view, const PanelLayout& layout, std::int64_t stored_row, int lane,
+                        std::uint8_t* scales) {
+  const std::int64_t groups = view.columns / view.group_size;
+  const std::size_t size = layout.scale_kind == ScaleKind::kPairF32 ? 4 : 2;
+  bool tiny = false;
+  for (std::int64_t group = 0; group < groups; ++group) {
+    std::uint8_t* to = scales + group * scale_group_bytes(layout.scale_kind) + lane * static_cast<int>(size);
+    const std::size_t offset = static_cast<std::size_t>(stored_row * groups + group) * size;
+    for (const std::byte* values : {view.scales, view.biases}) {
+      std::uint32_t bits = 0;
+      const float value = std::fabs(pair_value(layout.scale_kind, values + offset, bits));
+      if ((std::bit_cast<std::uint32_t>(value) != 0) && value < kSmallestPlainScale) tiny = true;
+      put(to, &bits, size);
+      to += kPanelRows * size;
+    }
+  }
+  return tiny;
+}
+
+// Block scales of one row of a GGUF format.
+void pack_block_scales(const WeightView& view, const std::byte* row, int lane, std::uint8_t* scales) {
+  const BlockShape shape = weight_format_block(view.format);
+  const std::size_t at = 2 * static_cast<std::size_t>(lane);
+  for (std::int64_t k = 0; k < view.columns; k += shape.elements, row += shape.bytes) {
+    switch (view.format) {
+      case WeightFormat::kQ4_1:
+      case WeightFormat::kQ5_1:
+        put(scales + at, row, 2);
+        put(scales + 32 + at, row + 2, 2);
+        scales += 64;
+        break;
+      case WeightFormat::kQ4_K:
+      case WeightFormat::kQ5_K:
+        put(scales + at, row, 2);
+        put(scales + 32 + at, row + 2, 2);
+        for (std::size_t i = 0; i < 3; ++i) put(scales + 64 + 64 * i + 2 * at, row + 4 + 4 * i, 4);
+        scales += 256;
+        break;
+      case WeightFormat::kQ6_K:
+        put(scales + at, row + 208, 2);
+        for (std::size_t i = 0; i < 16; ++i) put(scales + 32 + 16 * i + at / 2, row + 192 + i, 1);
+        scales += 288;
+        break;
+      default:  // Q4_0, Q5_0, Q8_0
+        put(scales + at, row, 2);
+        scales += 32;
+    }
+  }
+}
+
+// Returns whether the panel needs the default denormal mode.
+bool pack_panel(const WeightView& view, const PanelLayout& layout, const std::vector<std::int32_t>* order,
+                std::int64_t expert, std::int64_t panel, std::uint8_t* to) {
+  const std::int64_t row_bytes = stored_row_bytes(view);
+  const std::size_t padded = static_cast<std::size_t>(layout.blocks * kBlockColumns);
+  std::vector<std::uint16_t> values(layout.bits == kBf16Bits ? padded : 0);
+  std::vector<std::uint8_t> codes(layout.bits == kBf16Bits ? 0 : padded);
+  bool tiny = false;
+  const std::int64_t last = std::min<std::int64_t>(kPanelRows, view.rows - panel * kPanelRows);
+  for (int lane = 0; lane < last; ++lane) {
+    const std::int64_t logical = panel * kPanelRows + lane;
+    const std::int64_t in_part = order == nullptr ? logical : (*order)[static_cast<std::size_t>(logical)];
+    const std::int64_t stored = expert * view.rows + in_part;
+    const std::byte* row = view.data + stored * row_bytes;
+    if (layout.bits == kBf16Bits) {
+      pack_plain_row(view, row, lane, to, values);
+      continue;
+    }
+    read_codes(view, row, codes.data());
+    pack_codes_of_row(layout, codes.data(), lane, to);
+    if (view.format == WeightFormat::kAffine) {
+      tiny |= pack_affine_scales(view, layout, stored, lane, to + layout.codes_bytes);
+    } else {
+      pack_block_scales(view, row, lane, to + layout.codes_bytes);
+    }
+  }
+  return tiny;
+}
+
+PackedPart pack_part(const WeightView& view, const std::vector<std::int32_t>* order, ThreadPool& pool) {
+  PackedPart part;
+  part.layout = make_layout(view);
+  part.rows = view.rows;
+  part.panels = (view.rows + kPanelRows - 1) / kPanelRows;
+  const std::size_t panels = static_cast<std::size_t>(view.experts * part.panels);
+  part.storage = PackedStorage(checked_multiply(panels, static_cast<std::size_t>(part.layout.panel_bytes), view.name));
+  std::atomic<bool> tiny{false};
+  pool.parallel_for(static_cast<std::int64_t>(panels), [&](std::int64_t panel, int) {
+    std::uint8_t* to = part.storage.data() + panel * part.layout.panel_bytes;
+    if (pack_panel(view, part.layout, order, panel / part.panels, panel % part.panels, to)) tiny.store(true);
+  });
+  part.decode_in_default_mode = tiny.load();
+  return part;
+}
+
+}  // namespace
+
+PackedStorage::PackedStorage(std::size_t bytes) : bytes_((bytes + kCacheLine - 1) / kCacheLine * kCacheLine) {
+  constexpr std::size_t kHugePage = 2u << 20;
+  void* pages = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) {
+    bytes_ = 0;
+    fail(ErrorCode::kResourceExhausted,
+         "can't allocate {} bytes for packed weights; free memory or use a smaller model", bytes);
+  }
+  if (bytes_ >= kHugePage) madvise(pages, bytes_, MADV_HUGEPAGE);
+  data_ = static_cast<std::uint8_t*>(pages);
+}
+
+PackedStorage::~PackedStorage() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+PackedStorage::PackedStorage(PackedStorage&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+PackedStorage& PackedStorage::operator=(PackedStorage&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+std::size_t CpuLinear::packed_bytes() const {
+  std::size_t bytes = bias_.size() * sizeof(float);
+  for (const PackedPart& part : parts_) bytes += part.storage.size();
+  return bytes;
+}
+
+std::unique_ptr<CpuLinear> pack_linear(const LinearSource& source, CpuPath path, ThreadPool& pool) {
+  check_source(source);
+  auto result = std::make_unique<CpuLinear>();
+  result->path_ = path;
+  result->columns_ = source.parts.front().columns;
+  result->experts_ = source.parts.front().experts;
+  for (std::size_t i = 0; i < source.parts.size(); ++i) {
+    const bool ordered = i < source.row_orders.size() && !source.row_orders[i].empty();
+    PackedPart part = pack_part(source.parts[i], ordered ? &source.row_orders[i] : nullptr, pool);
+    part.first_row = result->rows_;
+    result->rows_ += part.rows;
+    result->parts_.push_back(std::move(part));
+  }
+  // A bias row for every lane of the last panel isn't needed: kernels read only the rows that exist.
+  result->bias_ = source.bias;
+  return result;
+}
+
+}  // namespace tensorfold::ops::cpu

@@ -1,0 +1,37 @@
+// The body of every ops_kernels_<path>.cpp: the shared kernels over the lanes16 header that the unit has included, and
+// their table under the name that it has defined as TF_OPS_KERNELS_TABLE.
+#include "ops/cpu/kernels_math.inl"
+//
+#include "ops/cpu/kernels_rows.inl"
+//
+#include "ops/cpu/kernels_attention.inl"
+#include "ops/cpu/kernels_gated_delta.inl"
+
+namespace tensorfold::ops::cpu {
+
+const OpsKernels TF_OPS_KERNELS_TABLE = {
+    .rms_norm_row = rms_norm_row,
+    .rms_norm_add_row = rms_norm_add_row,
+    .gated_silu = gated_silu,
+    .gated_gelu = gated_gelu,
+    .soft_cap = soft_cap,
+    .prepare_head = prepare_head,
+    .widen = widen,
+    .attention_open = attention_open,
+    .attention_tile = attention_tile,
+    .attention_close = attention_close,
+    .attention_merge = attention_merge,
+    .attention_finish = attention_finish,
+    .delta_convolve = delta_convolve,
+    .delta_normalise = delta_normalise,
+    .delta_gates = delta_gates,
+    .delta_chunk = delta_chunk,
+    .delta_output = delta_output,
+    .softmax = softmax,
+    .add_scaled = add_scaled,
+    .sigmoid = sigmoid_scalar,
+    .transcendental = transcendental,
+    .round_bf16 = round_bf16,
+};
+
+}  // namespace tensorfold::ops::cpu
