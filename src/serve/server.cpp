@@ -147,10 +147,17 @@ void Server::Impl::stop() {
     boost::system::error_code ignored;
     acceptor.close(ignored);
   });
-  std::unique_lock lock(state.mutex);
-  for (const auto& entry : state.connections) {
-    if (const auto connection = entry.second.lock()) connection->nudge();
+  // Held outside the lock: dropping the last reference to a connection takes it.
+  std::vector<std::shared_ptr<Connection>> open;
+  {
+    std::lock_guard lock(state.mutex);
+    for (const auto& entry : state.connections) {
+      if (auto connection = entry.second.lock()) open.push_back(std::move(connection));
+    }
   }
+  for (const auto& connection : open) connection->nudge();
+  open.clear();
+  std::unique_lock lock(state.mutex);
   const auto patience = std::chrono::steady_clock::now() + kStopPatience;
   state.changed.wait_until(lock, patience, [this] { return state.connections.empty(); });
   lock.unlock();
