@@ -16,7 +16,7 @@ namespace tensorfold::jinja {
 
 class Runtime;
 struct ListObject;
-struct DictObject;
+class DictObject;
 struct RangeObject;
 struct NamespaceObject;
 struct LoopObject;

@@ -1,8 +1,6 @@
 """The official OpenAI SDK against the real binary: what a client sees (issue 2, "How it is shown", point 5)."""
 import concurrent.futures
 import json
-import time
-import urllib.request
 
 import openai
 import pytest
@@ -116,10 +114,6 @@ def test_disconnect_in_mid_stream(server, client):
     next(iter(stream))
     stream.close()
     server.wait_for(r"ended chatcmpl-\w+ the client left", seconds=10)
-    deadline = time.monotonic() + 10
-    while json.loads(server.get("/health"))["live"]["connections"] != 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
     assert chat(client, "hello there", 1).usage.completion_tokens == 24
 
 

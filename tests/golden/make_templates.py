@@ -266,8 +266,6 @@ def main():
     )
     cases = conversations()
     write("conversations.json", {"now": NOW, "cases": cases})
-    own = {path.name: path.read_text() for path in sorted((here / "templates").glob("*.jinja"))}
-    write("own.json", {name: {key: render(text, case) for key, case in cases.items()} for name, text in own.items()})
     if options.tokenizers or options.templates:
         renders = {}
         for name, text in templates(options.tokenizers, options.templates).items():

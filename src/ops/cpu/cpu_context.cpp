@@ -13,10 +13,10 @@ namespace tensorfold::ops::cpu {
 
 const OpsKernels& ops_kernels(CpuPath path) {
 #if defined(__x86_64__)
-  return path == CpuPath::kAvx2 ? kOpsKernelsAvx2 : kOpsKernelsAvx512;
+  return path == CpuPath::kAvx2 ? avx2::kOpsKernels : avx512::kOpsKernels;
 #else
   TF_ASSERT(path == CpuPath::kNeon);
-  return kOpsKernelsNeon;
+  return neon::kOpsKernels;
 #endif
 }
 

@@ -113,10 +113,16 @@ struct OpsKernels {
 };
 
 #if defined(__x86_64__)
-extern const OpsKernels kOpsKernelsAvx2;
-extern const OpsKernels kOpsKernelsAvx512;
+namespace avx2 {
+extern const OpsKernels kOpsKernels;
+}
+namespace avx512 {
+extern const OpsKernels kOpsKernels;
+}
 #elif defined(__aarch64__)
-extern const OpsKernels kOpsKernelsNeon;
+namespace neon {
+extern const OpsKernels kOpsKernels;
+}
 #endif
 
 }  // namespace tensorfold::ops::cpu

@@ -1,5 +1,6 @@
 // The body of every ops_kernels_<path>.cpp: the shared kernels over the lanes16 header that the unit has included, and
-// their table under the name that it has defined as TF_OPS_KERNELS_TABLE.
+// their table, in the namespace that the unit has defined as TF_OPS_KERNELS_PATH (avx2, avx512, neon: isa_symbols.sh
+// checks that such a unit defines nothing outside it).
 #include "ops/cpu/kernels_math.inl"
 //
 #include "ops/cpu/kernels_rows.inl"
@@ -7,9 +8,9 @@
 #include "ops/cpu/kernels_attention.inl"
 #include "ops/cpu/kernels_gated_delta.inl"
 
-namespace tensorfold::ops::cpu {
+namespace tensorfold::ops::cpu::TF_OPS_KERNELS_PATH {
 
-const OpsKernels TF_OPS_KERNELS_TABLE = {
+const OpsKernels kOpsKernels = {
     .rms_norm_row = rms_norm_row,
     .rms_norm_add_row = rms_norm_add_row,
     .gated_silu = gated_silu,
@@ -34,4 +35,4 @@ const OpsKernels TF_OPS_KERNELS_TABLE = {
     .round_bf16 = round_bf16,
 };
 
-}  // namespace tensorfold::ops::cpu
+}  // namespace tensorfold::ops::cpu::TF_OPS_KERNELS_PATH

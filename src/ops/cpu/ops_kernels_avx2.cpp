@@ -2,5 +2,5 @@
 #include "ops/cpu/lanes16_avx2.h"
 #include "ops/cpu/ops_kernels.h"
 
-#define TF_OPS_KERNELS_TABLE kOpsKernelsAvx2
+#define TF_OPS_KERNELS_PATH avx2
 #include "ops/cpu/ops_kernels.inl"

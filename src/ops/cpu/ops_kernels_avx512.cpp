@@ -2,5 +2,5 @@
 #include "ops/cpu/lanes16_avx512.h"
 #include "ops/cpu/ops_kernels.h"
 
-#define TF_OPS_KERNELS_TABLE kOpsKernelsAvx512
+#define TF_OPS_KERNELS_PATH avx512
 #include "ops/cpu/ops_kernels.inl"

@@ -2,5 +2,5 @@
 #include "ops/cpu/lanes16_neon.h"
 #include "ops/cpu/ops_kernels.h"
 
-#define TF_OPS_KERNELS_TABLE kOpsKernelsNeon
+#define TF_OPS_KERNELS_PATH neon
 #include "ops/cpu/ops_kernels.inl"
