@@ -90,7 +90,7 @@ void EngineLoop::admit() {
     waiting_.erase(next);
     mailbox_.left_queue(1);
     stream->order = ++admissions_;
-    stream->last_served = rounds_;
+    stream->last_served = services_;
     stream->start(Clock::now());
     running_.push_back(stream);
   }

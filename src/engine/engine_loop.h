@@ -66,6 +66,7 @@ class EngineLoop {
   std::vector<std::shared_ptr<Stream>> running_;  // a lane each
   std::uint64_t admissions_ = 0;
   std::uint64_t rounds_ = 0;
+  std::uint64_t services_ = 0;  // grants made so far
 
   // Scratch of one round.
   RoundPlan plan_;

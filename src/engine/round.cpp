@@ -106,7 +106,7 @@ void EngineLoop::note_service(const std::vector<Grant>& grants) {
   for (const Grant& grant : grants) {
     Stream& stream = *running_[static_cast<std::size_t>(grant.lane)];
     stream.times_passed_over = 0;
-    stream.last_served = rounds_;
+    stream.last_served = ++services_;  // in the order of grants: lanes that take turns take equal ones
   }
 }
 

@@ -77,7 +77,7 @@ TF_HOST_DEVICE TF_ALWAYS_INLINE double nucleus_mass(double below_max) {
   const double x = below_max > -40.0 ? below_max : -40.0;
   const double mass = exp_exact_bounded(x) * 0x1p40;
   const double nearest = (mass + 0x1p52) - 0x1p52;
-  return nearest > mass ? nearest - 1.0 : nearest;
+  return nearest - (nearest > mass ? 1.0 : 0.0);
 }
 
 /// ceil(p · total), exactly: p is a binary fraction.

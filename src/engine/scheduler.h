@@ -19,7 +19,7 @@ struct LaneWork {
   bool background = false;
   bool wants_every_row = false;        // logits of all rows are returned (scoring): they share a bounded buffer
   std::int32_t times_passed_over = 0;  // passes without a row of it since it was served last
-  std::uint64_t last_served = 0;       // pass number
+  std::uint64_t last_served = 0;       // grows with each grant; larger is later
   std::uint64_t order = 0;             // admission order
 };
 

@@ -60,7 +60,11 @@ class LanguageModel {
   virtual void copy_slot(std::int32_t from, std::int32_t to) = 0;
   /// Tests: fill a page or slot that fell free with NaN, so that whoever reads a stale one shows it. Optional.
   virtual void poison_page(std::int32_t group, std::int32_t page) { (void)group, (void)page; }
-  virtual void poison_slot(std::int32_t slot) { (void)slot; }
+  virtual void poison_slot(std::int32_t slot) {
+    for (std::size_t group = 0; group < facts().groups.size(); ++group) {
+      if (facts().groups[group].kind == CacheKind::kRecurrent) poison_page(static_cast<std::int32_t>(group), slot);
+    }
+  }
   /// Replays what is pending in `slot`; afterwards exactly one canonical state exists.
   virtual void settle(std::int32_t slot, const std::vector<std::int32_t>& replay_rows) = 0;
 

@@ -1,0 +1,79 @@
+// The fold test on every golden checkpoint (tests/golden/models/*): each family, each weight format, on the backends
+// this machine has. The engine's model runs on two threads, the plain run's on one, so thread counts are compared too.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "engine/verify/fold.h"
+#include "model/load.h"
+#include "ops/cpu/cpu_backend.h"
+#include "ops/reference/reference_backend.h"
+
+namespace tensorfold {
+namespace {
+
+std::vector<std::string> golden_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(TENSORFOLD_SOURCE_DIR "/tests/golden/models")) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::filesystem::path golden_path(const std::string& name) {
+  const std::filesystem::path directory = std::filesystem::path(TENSORFOLD_SOURCE_DIR "/tests/golden/models") / name;
+  return std::filesystem::exists(directory / "model.gguf") ? directory / "model.gguf" : directory;
+}
+
+using MakeBackend = std::function<std::unique_ptr<ops::Backend>(std::int32_t schedule, int threads)>;
+
+void expect_folds(const std::string& name, const MakeBackend& make_backend) {
+  const auto checkpoint = Checkpoint::open(golden_path(name));
+  const auto make = [&](std::int32_t schedule, int threads) {
+    return load_language_model(checkpoint, make_backend(schedule, threads), {});
+  };
+  fold::Options options;
+  options.schedules = 3;
+  options.seed = std::hash<std::string>{}(name)&0xffffu;
+  options.streams_max = 7;
+  options.prompt_tokens_max = 80;
+  options.reply_tokens_max = 8;
+  options.make_reference = [&](std::int32_t schedule) { return make(schedule, 1); };
+  const fold::Report report = fold::run([&](std::int32_t schedule) { return make(schedule, 2); }, options);
+  EXPECT_TRUE(report.passed()) << report.first_failure;
+  std::printf("[ report   ] %s: %d streams, %llu rows\n", name.c_str(), report.streams,
+              static_cast<unsigned long long>(report.rows_compared));
+}
+
+class GoldenFold : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenFold, ReferenceBackend) {
+  expect_folds(GetParam(), [](std::int32_t schedule, int threads) {
+    const auto rounding = schedule % 2 == 0 ? ops::Rounding::kBackend : ops::Rounding::kNone;
+    return ops::make_reference_backend(rounding, threads);
+  });
+}
+
+TEST_P(GoldenFold, CpuBackend) {
+  // The engine's model on the fastest path this machine has, the plain run's on AVX2 where there is one.
+  expect_folds(GetParam(), [](std::int32_t, int threads) {
+    ops::CpuBackendOptions options;
+    options.threads = threads;
+#if defined(__x86_64__)
+    if (threads == 1) options.path = "avx2";
+#endif
+    return ops::make_cpu_backend(options);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GoldenFold, ::testing::ValuesIn(golden_names()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace tensorfold
