@@ -38,11 +38,30 @@ TF_INLINE __m512i words_of(int value) {
   return _mm512_set1_epi16(static_cast<short>(value));
 }
 
+#ifndef TF_VARIANT
+#define TF_VARIANT 0
+#endif
+// Words of a group, shifted: low bits valid.
 template <int kShift>
-TF_INLINE __m512i shift_words(__m512i words) {
-  if constexpr (kShift > 0) return _mm512_srli_epi16(words, kShift);
-  if constexpr (kShift < 0) return _mm512_slli_epi16(words, -kShift);
-  return words;
+TF_INLINE __m512i load_shifted(const std::uint8_t* group) {
+#if TF_VARIANT == 1
+  if constexpr (kShift == 8) return _mm512_loadu_si512(group + 1);
+#endif
+#if TF_VARIANT == 2
+  if constexpr (kShift == 8 || kShift == 4) {
+    const __m512i control = _mm512_set1_epi64(0x3830282018100800ll + 0x0101010101010101ll * kShift);
+    return _mm512_multishift_epi64_epi8(control, _mm512_loadu_si512(group));
+  }
+#endif
+#if TF_VARIANT == 3
+  if constexpr (kShift == 8) {
+    const __m512i control = _mm512_set1_epi64(0x3830282018100800ll + 0x0101010101010101ll * kShift);
+    return _mm512_multishift_epi64_epi8(control, _mm512_loadu_si512(group));
+  }
+#endif
+  if constexpr (kShift > 0) return _mm512_srli_epi16(_mm512_loadu_si512(group), kShift);
+  if constexpr (kShift < 0) return _mm512_slli_epi16(_mm512_loadu_si512(group), -kShift);
+  return _mm512_loadu_si512(group);
 }
 
 // The row's codes in a block, one a word; bits above the code are anything.
@@ -51,13 +70,13 @@ TF_INLINE __m512i code_words(const std::uint8_t* codes) {
   constexpr int kLowBits = kBits == 3 ? 2 : kBits > 4 ? 4 : kBits;
   constexpr int kHighBits = kBits - kLowBits;
   constexpr int kPerWord = 16 / kLowBits;
-  const __m512i low = shift_words<kRow % kPerWord * kLowBits>(_mm512_loadu_si512(codes + kRow / kPerWord * 64));
+  const __m512i low = load_shifted<kRow % kPerWord * kLowBits>(codes + kRow / kPerWord * 64);
   if constexpr (kHighBits == 0) {
     return low;
   } else {
     constexpr int kHighPerWord = 16 / kHighBits;
     const std::uint8_t* group = codes + 64 * kLowBits + kRow / kHighPerWord * 64;
-    const __m512i high = shift_words<kRow % kHighPerWord * kHighBits - kLowBits>(_mm512_loadu_si512(group));
+    const __m512i high = load_shifted<kRow % kHighPerWord * kHighBits - kLowBits>(group);
     constexpr int kSelect = 0xca;  // a ? b : c
     return _mm512_ternarylogic_epi32(words_of((1 << kLowBits) - 1), low, high, kSelect);
   }
