@@ -10,7 +10,7 @@ at 99 % of positions or more, mean KL(reference || ours) is 3e-4 nats or less; e
 
 The text: topics of Python's own documentation (pydoc_data) and the source of its textwrap module, so that prose, code and
 tables occur and nothing has to be downloaded; its SHA-256 and Python's version are in the result. Gemma's BOS is put in
-front. Needs the packages of tests/requirements.txt.
+front. Needs the packages of tests/golden/requirements.txt.
 """
 
 import argparse

@@ -58,6 +58,17 @@ inline constexpr std::size_t kStreamEventsMax = 1u << 16;  // undelivered events
 inline constexpr std::size_t kHttpLineBytesMax = 65'536;
 inline constexpr std::size_t kHttpHeaderCountMax = 100;
 inline constexpr std::size_t kHttpBodyBytesMax = 32u << 20;
+inline constexpr std::size_t kHttpChunkExtensionBytesMax = 65'536;  // all extensions of a body, and its trailers
+inline constexpr std::size_t kHttpPipelinedBytesMax = 256u << 10;    // read ahead while a reply is being written
+inline constexpr int kHttpConnectionsMax = 4096;
+inline constexpr int kHttpIdleSecondsMax = 900;
+inline constexpr int kHttpRequestStalledSecondsMax = 120;
+inline constexpr int kHttpClientNotReadingSecondsMax = 300;
+inline constexpr int kHttpDrainSecondsMax = 60;      // running replies may finish this long after SIGTERM
+inline constexpr int kSseKeepaliveSeconds = 10;
 inline constexpr int kJsonDepthMax = 200;
+inline constexpr std::size_t kJsonObjectKeysMax = 1024;  // ordered objects search linearly
+inline constexpr std::size_t kStopStringsMax = 64;
+inline constexpr std::size_t kStopStringBytesMax = 4096;
 
 }  // namespace tensorfold::limits

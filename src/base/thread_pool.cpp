@@ -16,6 +16,15 @@ inline void cpu_relax() {
 #endif
 }
 
+// The ticket: 24 bits of loop number, 20 of item count, 20 of next item.
+constexpr std::uint64_t kFieldMask = (1u << 20) - 1;
+std::uint64_t loop_of(std::uint64_t ticket) { return ticket >> 40; }
+std::int64_t count_of(std::uint64_t ticket) { return static_cast<std::int64_t>(ticket >> 20 & kFieldMask); }
+std::int64_t item_of(std::uint64_t ticket) { return static_cast<std::int64_t>(ticket & kFieldMask); }
+std::uint64_t make_ticket(std::uint64_t loop, std::int64_t count) {
+  return loop << 40 | static_cast<std::uint64_t>(count) << 20;
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(int threads, std::function<void()> on_start) : on_start_(std::move(on_start)) {
@@ -35,9 +44,13 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run_items(int thread) {
   for (;;) {
-    const std::int64_t item = next_item_.fetch_add(1, std::memory_order_relaxed);
-    if (item >= items_) return;
-    (*body_)(item, thread);
+    // Threads look before they take, so that the item number can't run far past the count.
+    std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    if (item_of(ticket) >= count_of(ticket)) return;
+    ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
+    if (item_of(ticket) >= count_of(ticket)) return;
+    (*body_)(item_of(ticket), thread);
+    items_done_.fetch_add(1, std::memory_order_acq_rel);
   }
 }
 
@@ -46,24 +59,26 @@ void ThreadPool::worker_loop(int thread) {
   std::uint64_t seen = 0;
   for (;;) {
     int spins = 0;
-    while (generation_.load(std::memory_order_acquire) == seen) {
+    while (loop_of(ticket_.load(std::memory_order_acquire)) == seen) {
       if (stopping_.load(std::memory_order_relaxed)) return;
       if (++spins < kSpinsBeforeSleep) {
         cpu_relax();
         continue;
       }
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return stopping_.load() || generation_.load(std::memory_order_acquire) != seen; });
+      sleeping_.fetch_add(1);
+      wake_.wait(lock, [&] { return stopping_.load() || loop_of(ticket_.load()) != seen; });
+      sleeping_.fetch_sub(1);
     }
     if (stopping_.load(std::memory_order_relaxed)) return;
-    seen = generation_.load(std::memory_order_acquire);
+    seen = loop_of(ticket_.load(std::memory_order_acquire));
     run_items(thread);
-    running_.fetch_sub(1, std::memory_order_acq_rel);
   }
 }
 
 void ThreadPool::parallel_for(std::int64_t items, const std::function<void(std::int64_t, int)>& body) {
   if (items <= 0) return;
+  TF_ASSERT(items <= kItemsMax);
   // The caller's mode is set on every entry: it may be any of the process's threads and the call costs nanoseconds.
   if (on_start_) on_start_();
   if (workers_.empty() || items == 1) {
@@ -71,18 +86,17 @@ void ThreadPool::parallel_for(std::int64_t items, const std::function<void(std::
     return;
   }
   body_ = &body;
-  items_ = items;
-  next_item_.store(0, std::memory_order_relaxed);
-  running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  {
-    std::lock_guard lock(mutex_);
-    generation_.fetch_add(1, std::memory_order_release);
+  items_done_.store(0, std::memory_order_relaxed);
+  ticket_.store(make_ticket(loop_of(ticket_.load(std::memory_order_relaxed)) + 1, items));
+  // A worker counts itself as sleeping before it looks at the ticket for the last time, both in one total order: either it
+  // sees the new loop, or it is seen here.
+  if (sleeping_.load() != 0) {
+    { const std::lock_guard lock(mutex_); }
+    wake_.notify_all();
   }
-  wake_.notify_all();
   run_items(0);
-  // A worker leaves the loop only after its last item, so when all have left, every item is done and `body` may die.
   int spins = 0;
-  while (running_.load(std::memory_order_acquire) != 0) {
+  while (items_done_.load(std::memory_order_acquire) != items) {
     if (++spins < kSpinsBeforeSleep) {
       cpu_relax();
     } else {

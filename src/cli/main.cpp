@@ -1,2 +1,89 @@
-// Entry point: picks the command. (Filled in with the first commands.)
-int main() { return 2; }
+// Entry point: picks the command, and turns what it throws into messages and exit statuses (api.md 1.1).
+#include <cstdio>
+#include <exception>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/checkpoint.h"
+#include "cli/commands.h"
+#include "cli/flags.h"
+
+namespace tensorfold::cli {
+namespace {
+
+constexpr int kUsage = 2;
+
+std::string summary() {
+  return "usage: tensorfold COMMAND ...\n\n"
+         "  serve MODEL [flags]    answer OpenAI-style requests from MODEL\n"
+         "  chat MODEL [flags]     talk to MODEL in this terminal\n"
+         "  info MODEL             what MODEL is and what it needs\n"
+         "  capabilities --json    what this build serves, for programs\n"
+         "  --version              program and version\n"
+         "  --help, -h             this text; also after a command\n\n" +
+         usage_line(kServe) + "\n";
+}
+
+struct Entry {
+  const char* name;
+  int (*run)(const std::vector<std::string>&);
+};
+constexpr Entry kCommands[] = {
+    {"serve", run_serve}, {"info", run_info}, {"chat", run_chat}, {"capabilities", run_capabilities}};
+
+/// Commands of the API reference that this build doesn't have.
+constexpr const char* kUnbuiltCommands[] = {"models",  "pull", "benchmark", "web",     "slide", "update",
+                                            "version", "run",  "plan",      "service", "tui",   "stage"};
+
+int dispatch(const std::string& command, const std::vector<std::string>& words) {
+  if (command == "--version") {
+    std::printf("tensorfold %s\n", version());
+    return 0;
+  }
+  if (command == "--help" || command == "-h") {
+    std::fputs(summary().c_str(), stdout);
+    return 0;
+  }
+  for (const Entry& entry : kCommands) {
+    if (command != entry.name) continue;
+    try {
+      return entry.run(words);
+    } catch (const UsageError& error) {
+      std::fprintf(stderr, "usage: tensorfold %s MODEL [flags]\ntensorfold %s: error: %s\n", entry.name, entry.name,
+                   error.what());
+      return kUsage;
+    }
+  }
+  for (const char* name : kUnbuiltCommands) {
+    if (command != name) continue;
+    std::fprintf(stderr, "tensorfold: the command '%s' is not part of this build\n", name);
+    return kUsage;
+  }
+  std::fprintf(stderr, "%stensorfold: error: unknown command '%s'\n", summary().c_str(), command.c_str());
+  return kUsage;
+}
+
+int run_main(int count, char** values) {
+  if (count < 2) {
+    std::fputs(summary().c_str(), stderr);
+    return kUsage;
+  }
+  log_initialise("info");
+  install_mapped_file_guard();
+  try {
+    return dispatch(values[1], {values + 2, values + count});
+  } catch (const std::bad_alloc&) {
+    std::fputs("tensorfold: out of memory\n", stderr);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "tensorfold: %s\n", error.what());
+  }
+  return 1;
+}
+
+}  // namespace
+
+}  // namespace tensorfold::cli
+
+int main(int count, char** values) {
+  return tensorfold::cli::run_main(count, values);
+}

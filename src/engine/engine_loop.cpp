@@ -39,7 +39,10 @@ void EngineLoop::run() {
     if (mailbox_.is_stopping()) break;
     end_cancelled();
     admit();
-    if (running_.empty()) continue;
+    if (running_.empty()) {
+      publish_load(Clock::now());  // what ended without a round must not linger in /health
+      continue;
+    }
     try {
       run_round();
     } catch (const std::exception& error) {

@@ -12,7 +12,7 @@
 // Arithmetic per row (fp32): c = Σ_j w[:, j]·X[t − K + 1 + j], taps ascending by fma from 0, then silu; q, k, v split; value
 // head j reads key head j / (v_heads / k_heads); beta = sigmoid(b); g = −exp(A_log)·softplus(a + dt_bias) (softplus linear
 // above 20; −exp(A_log) precomputed by the loader as `decay`); q, k scaled by 1/sqrt(Σx² + 1e-6) (16 virtual lanes, norm.h)
-// and q by k_dim^−½; S *= exp(g); m = Sᵀk; δ = beta·(v − m); S += k·δᵀ; o = Sᵀq (updated S); sums over k_dim ascending in 16
+// and q by k_dim^−½; S *= exp(g); m = Sᵀk; δ = beta·(v − m); S += k·δᵀ by fma; o = Sᵀq (updated S); sums over k_dim ascending in 16
 // virtual lanes (k index mod 16), folded 8,4,2,1. y = (o · rsqrt(mean(o²) + epsilon)) · norm_weight · silu(z), rounded once
 // to bf16.
 #pragma once

@@ -2,9 +2,9 @@
 // collision, guarded by one mutex for each group of slots.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -23,9 +23,7 @@ class PieceCache {
     const std::size_t index = hash % kSlotCount;
     const std::lock_guard guard((*locks_)[index % kLockCount]);
     const Slot& slot = slots_[index];
-    if (slot.hash != hash || slot.length != piece.size() || std::memcmp(slot.piece, piece.data(), piece.size()) != 0) {
-      return false;
-    }
+    if (slot.hash != hash || std::string_view(slot.piece, slot.length) != piece) return false;
     ids.insert(ids.end(), slot.ids, slot.ids + slot.id_count);
     return true;
   }
@@ -38,8 +36,9 @@ class PieceCache {
     slot.hash = hash;
     slot.length = static_cast<std::uint8_t>(piece.size());
     slot.id_count = static_cast<std::uint8_t>(id_count);
-    std::memcpy(slot.piece, piece.data(), piece.size());
-    std::memcpy(slot.ids, ids, id_count * sizeof *ids);
+    // Not memcpy: a piece that encodes to nothing comes with a null `ids`.
+    std::copy_n(piece.data(), piece.size(), slot.piece);
+    std::copy_n(ids, id_count, slot.ids);
   }
 
  private:

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 namespace tensorfold {
 namespace {
 
@@ -18,6 +21,18 @@ TEST(ThreadPool, RunsEveryItemOnceInManyLoops) {
       });
       for (int item = 0; item < items; ++item) ASSERT_EQ(counts[static_cast<std::size_t>(item)].load(), 1);
     }
+  }
+}
+
+// Threads that sleep must be found by the next loop, and a loop must see only its own items.
+TEST(ThreadPool, WakesSleepersAndKeepsLoopsApart) {
+  ThreadPool pool(3);
+  for (int loop = 0; loop < 50; ++loop) {
+    if (loop % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::atomic<std::int64_t> sum{0};
+    pool.parallel_for(100 + loop, [&](std::int64_t item, int) { sum.fetch_add(item + 1); });
+    const std::int64_t count = 100 + loop;
+    ASSERT_EQ(sum.load(), count * (count + 1) / 2);
   }
 }
 

@@ -1,0 +1,56 @@
+// `tensorfold capabilities --json`: what this build serves, for programs (api.md 1.3), from the same tables that
+// parsing and loading use.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "model/families/family.h"
+
+namespace tensorfold::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json serve_flags() {
+  Json flags = Json::object();
+  for (const Flag& flag : flag_table()) {
+    if ((flag.commands & kServe) == 0) continue;
+    Json entry = Json::object();
+    if (!flag.choices.empty()) entry["values"] = flag.choices;
+    flags[std::string(flag.name)] = std::move(entry);
+  }
+  return flags;
+}
+
+Json family_formats() {
+  const Json formats = {"f32", "f16", "bf16", "affine", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"};
+  Json families = Json::object();
+  for (const Family& family : tensorfold::families()) families[std::string(family.model_type)] = formats;
+  return families;
+}
+
+}  // namespace
+
+const char* version() {
+  return TENSORFOLD_VERSION;
+}
+
+int run_capabilities(const std::vector<std::string>& words) {
+  if (words.size() != 1 || words[0] != "--json") {
+    std::fputs("usage: tensorfold capabilities --json\n", stderr);
+    return 2;
+  }
+  const Json document = {{"schema", 1},
+                         {"engine", "cpp"},
+                         {"version", version()},
+                         {"chip", nullptr},
+                         {"backends", {"cpu", "reference"}},
+                         {"families", family_formats()},
+                         {"serve", {{"flags", serve_flags()}}},
+                         {"env", {"TENSORFOLD_API_KEY", "TENSORFOLD_CPU_PATH", "HF_HOME", "HF_HUB_CACHE"}}};
+  std::printf("%s\n", document.dump().c_str());
+  return 0;
+}
+
+}  // namespace tensorfold::cli

@@ -1,0 +1,71 @@
+// `tensorfold info MODEL`: what a checkpoint is and what it needs (api.md 1.5), without loading weights.
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/describe.h"
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "hub/resolve.h"
+#include "model/load.h"
+#include "ops/cpu/isa.h"
+
+namespace tensorfold::cli {
+namespace {
+
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+constexpr std::uint64_t kRuntimeMarginBytes = 2ull << 30;
+
+std::string format_line(const Checkpoint& checkpoint, const std::vector<FormatSummary>& formats) {
+  const auto quantization = checkpoint.config().find("quantization");
+  if (quantization != checkpoint.config().end() && quantization->is_object()) {
+    const auto bits = quantization->find("bits");
+    const auto group = quantization->find("group_size");
+    if (bits != quantization->end() && bits->is_number_integer() && group != quantization->end() &&
+        group->is_number_integer()) {
+      return fmt::format("{}-bit, group {}", bits->get<std::int64_t>(), group->get<std::int64_t>());
+    }
+  }
+  if (checkpoint.container() == Container::kGguf && !formats.empty())
+    return fmt::format("gguf, mostly {}", formats[0].format);
+  return "full precision";
+}
+
+std::string cpu_line() {
+  try {
+    return ops::cpu::cpu_path_name(ops::cpu::select_cpu_path());
+  } catch (const Error& error) {
+    return fmt::format("none ({})", error.what());
+  }
+}
+
+}  // namespace
+
+int run_info(const std::vector<std::string>& words) {
+  const Arguments arguments = parse_arguments(kInfo, words);
+  if (arguments.help()) {
+    std::fputs(help_text(kInfo).c_str(), stdout);
+    return 0;
+  }
+  const auto checkpoint = Checkpoint::open(resolve_model(arguments.model()));
+  const ModelDescription description = describe_model(*checkpoint);
+  const std::vector<FormatSummary> formats = describe_formats(*checkpoint);
+  const std::uint64_t bytes = checkpoint->file_bytes();
+  std::string text = fmt::format("family: {} ({})\n", description.title, description.family);
+  text += fmt::format("format: {}\n", format_line(*checkpoint, formats));
+  if (description.context_max > 0) text += fmt::format("context: {}\n", description.context_max);
+  text += fmt::format("weights: {:.2f} GiB ({} bytes)\n", static_cast<double>(bytes) / kGib, bytes);
+  text += fmt::format("memory floor: {:.2f} GiB (weights {:.2f} GiB + 2.00 GiB runtime margin)\n",
+                      static_cast<double>(bytes + kRuntimeMarginBytes) / kGib, static_cast<double>(bytes) / kGib);
+  text += fmt::format("cpu path: {}\n", cpu_line());
+  text += "tensors:\n";
+  for (const FormatSummary& format : formats) {
+    text += fmt::format("  {:<28} {:>6} tensors {:>14} bytes\n", format.format, format.tensors, format.bytes);
+  }
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace tensorfold::cli

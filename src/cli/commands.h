@@ -1,0 +1,18 @@
+// The commands: one file each, all with the same face. `words` is what follows the command's name; the result is the
+// exit status (0 success, 1 refused, 2 usage).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tensorfold::cli {
+
+int run_serve(const std::vector<std::string>& words);
+int run_info(const std::vector<std::string>& words);
+int run_chat(const std::vector<std::string>& words);
+int run_capabilities(const std::vector<std::string>& words);
+
+/// "0.1.0".
+const char* version();
+
+}  // namespace tensorfold::cli

@@ -1,0 +1,369 @@
+// See flags.h.
+#include "cli/flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+namespace tensorfold::cli {
+namespace {
+
+constexpr double kIntMax = 2147483647.0;
+constexpr double kUnbounded = std::numeric_limits<double>::max();
+constexpr unsigned kBoth = kServe | kChat;
+
+std::vector<Flag> make_table() {
+  return {
+      {"--host", FlagKind::kText, kServe, "ADDRESS", "address to listen on (127.0.0.1)"},
+      {"--port",
+       FlagKind::kInteger,
+       kServe,
+       "N",
+       "port to listen on (8080); 0 picks a free one and prints it",
+       {},
+       0,
+       65535},
+      {"--name", FlagKind::kText, kBoth, "TEXT", "model id that clients see (from the model)"},
+      {"--alias", FlagKind::kText, kServe, "TEXT", "a further model id; may be repeated", {}, 0, 0, true},
+      {"--api-key",
+       FlagKind::kText,
+       kServe,
+       "KEY",
+       "require this key; may be repeated (also TENSORFOLD_API_KEY, comma separated)",
+       {},
+       0,
+       0,
+       true},
+      {"--parallel", FlagKind::kText, kServe, "N|auto",
+       "replies written at once (auto: up to 8, fewer if memory says so)"},
+      {"--context",
+       FlagKind::kInteger,
+       kBoth,
+       "N",
+       "tokens of prompt plus reply; 0 = what model and memory allow",
+       {},
+       0,
+       kIntMax},
+      {"--max-tokens", FlagKind::kInteger, kBoth, "N", "reply limit when a request names none (4096)", {}, 1, kIntMax},
+      {"--temperature",
+       FlagKind::kNumber,
+       kBoth,
+       "T",
+       "sampling temperature; 0 = greedy (the checkpoint's)",
+       {},
+       0,
+       kUnbounded},
+      {"--top-p", FlagKind::kNumber, kBoth, "P", "nucleus; outside (0, 1) = off (the checkpoint's)", {}, 0, 1},
+      {"--top-k",
+       FlagKind::kInteger,
+       kBoth,
+       "K",
+       "most likely tokens to draw from; 0 or less = off (the checkpoint's)",
+       {},
+       -kIntMax,
+       kIntMax},
+      {"--min-p",
+       FlagKind::kNumber,
+       kBoth,
+       "P",
+       "least probability relative to the likeliest; 0 = off (the checkpoint's)",
+       {},
+       0,
+       1},
+      {"--seed",
+       FlagKind::kInteger,
+       kBoth,
+       "N",
+       "seed of requests that name none (a fresh one for each)",
+       {},
+       -kUnbounded,
+       kUnbounded},
+      {"--chat-template", FlagKind::kText, kBoth, "FILE", "template that replaces the checkpoint's"},
+      {"--thinking", FlagKind::kSwitch, kBoth, "", "thinking on by default (where the template has a switch)"},
+      {"--no-thinking", FlagKind::kSwitch, kBoth, "", "thinking off by default"},
+      {"--reasoning-effort",
+       FlagKind::kChoice,
+       kBoth,
+       "LEVEL",
+       "default effort (the template's own)",
+       {"minimal", "low", "medium", "high", "xhigh", "max"}},
+      {"--backend", FlagKind::kChoice, kBoth, "NAME", "what computes (auto)", {"auto", "cpu", "reference"}},
+      {"--rounding",
+       FlagKind::kChoice,
+       kBoth,
+       "RULE",
+       "reference backend: round nothing, or where the CPU rounds (none)",
+       {"none", "backend"}},
+      {"--threads", FlagKind::kInteger, kBoth, "N", "compute threads (all cores)", {}, 1, 4096},
+      {"--profile", FlagKind::kChoice, kServe, "NAME", "names the current defaults", {"stable"}},
+      {"--no-update-check", FlagKind::kSwitch, kServe, "", "accepted; there is no update check"},
+  };
+}
+
+const Flag* find_flag(Command command, std::string_view name) {
+  for (const Flag& flag : flag_table()) {
+    if (flag.name == name && (flag.commands & command) != 0) return &flag;
+  }
+  return nullptr;
+}
+
+bool is_integer_text(std::string_view text) {
+  if (!text.empty() && (text.front() == '-' || text.front() == '+')) text.remove_prefix(1);
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+double parse_number(std::string_view text) {
+  if (!text.empty() && text.front() == '+') text.remove_prefix(1);
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = end == text.data() + text.size();
+  if (!whole || (error != std::errc() && !is_integer_text(text))) return std::nan("");
+  if (error == std::errc::result_out_of_range) return text.front() == '-' ? -kUnbounded : kUnbounded;
+  return value;
+}
+
+std::string bound_text(const Flag& flag) {
+  if (flag.maximum >= kIntMax) return fmt::format("at least {}", flag.minimum);
+  return fmt::format("between {} and {}", flag.minimum, flag.maximum);
+}
+
+void check_value(const Flag& flag, const std::string& value) {
+  if (flag.kind == FlagKind::kChoice) {
+    if (std::find(flag.choices.begin(), flag.choices.end(), value) == flag.choices.end()) {
+      throw UsageError(fmt::format("argument {}: invalid choice: '{}' (choose from {})", flag.name, value,
+                                   fmt::join(flag.choices, ", ")));
+    }
+  } else if (flag.kind == FlagKind::kInteger || flag.kind == FlagKind::kNumber) {
+    const bool integer = flag.kind == FlagKind::kInteger;
+    const double number = parse_number(value);
+    if (!std::isfinite(number) || (integer && !is_integer_text(value))) {
+      throw UsageError(fmt::format("argument {}: invalid {} value: '{}'", flag.name, integer ? "int" : "float", value));
+    }
+    if (number < flag.minimum || number > flag.maximum) {
+      throw UsageError(fmt::format("argument {}: must be {}, not {}", flag.name, bound_text(flag), value));
+    }
+  }
+}
+
+void check_together(const std::map<std::string, std::vector<std::string>, std::less<>>& values) {
+  if (values.count("--thinking") > 0 && values.count("--no-thinking") > 0) {
+    throw UsageError("argument --thinking: not allowed with --no-thinking");
+  }
+}
+
+}  // namespace
+
+const std::vector<Flag>& flag_table() {
+  static const std::vector<Flag> table = make_table();
+  return table;
+}
+
+const std::vector<std::string_view>& unbuilt_flags() {
+  static const std::vector<std::string_view> names = {"--unix-socket",
+                                                      "--allowed-host",
+                                                      "--api-key-file",
+                                                      "--metrics-open",
+                                                      "--dashboard",
+                                                      "--max-inflight",
+                                                      "--max-inflight-per-key",
+                                                      "--requests-per-second",
+                                                      "--request-burst",
+                                                      "--prompt-seed",
+                                                      "--instruct-sampling",
+                                                      "--rope-yarn",
+                                                      "--loops",
+                                                      "--thinking-budget",
+                                                      "--thinking-reserve",
+                                                      "--loop-guard",
+                                                      "--loop-guard-stop",
+                                                      "--no-drafts",
+                                                      "--drafter",
+                                                      "--drafter-bits",
+                                                      "--mtp-drafts",
+                                                      "--mtp-confidence",
+                                                      "--record",
+                                                      "--prompt-cache-gib",
+                                                      "--prompt-cache-over-cap",
+                                                      "--checkpoint-slots",
+                                                      "--snapshot-dir",
+                                                      "--max-snapshots",
+                                                      "--learn",
+                                                      "--learn-dir",
+                                                      "--learn-gib",
+                                                      "--learn-min-free-gib",
+                                                      "--learn-conversations",
+                                                      "--learn-daily-gib",
+                                                      "--recall",
+                                                      "--recall-dir",
+                                                      "--recall-gib",
+                                                      "--recall-read-only",
+                                                      "--keep-warm",
+                                                      "--compact-at",
+                                                      "--compact-keep",
+                                                      "--compact-memory",
+                                                      "--cortheon",
+                                                      "--slide",
+                                                      "--slide-graph",
+                                                      "--vision",
+                                                      "--vision-urls",
+                                                      "--vision-max-images",
+                                                      "--vision-image-tokens",
+                                                      "--device",
+                                                      "--segments",
+                                                      "--tp",
+                                                      "--rank",
+                                                      "--master",
+                                                      "--master-port",
+                                                      "--policy",
+                                                      "--speed-up",
+                                                      "--cfg-gamma",
+                                                      "--cfg-allow-request-gamma",
+                                                      "--cfg-force-guided",
+                                                      "--cfg-batched",
+                                                      "--silence-floor-dbfs",
+                                                      "--silence-seconds",
+                                                      "--silence-onset-s",
+                                                      "--silence-onset-voiced-s",
+                                                      "--silence-mid-s",
+                                                      "--silence-mid-min-voiced-s",
+                                                      "--silence-redraws",
+                                                      "--silence-redraw-budget-s",
+                                                      "--silence-redraw-controls",
+                                                      "--allowed-controls",
+                                                      "--short-reply-ratio",
+                                                      "--short-reply-chars-per-s",
+                                                      "--register-redraw-st",
+                                                      "--register-redraw-high",
+                                                      "--register-high-hz",
+                                                      "--vision-offload",
+                                                      "--lane-kernels",
+                                                      "--spill-gib",
+                                                      "--decode-share",
+                                                      "--prefill-pass",
+                                                      "--pass-cache-gib",
+                                                      "--mlx-cache-gib",
+                                                      "--ssd-experts",
+                                                      "--ple-on-ssd",
+                                                      "--kv-dtype",
+                                                      "--prefill-fp8",
+                                                      "--no-prefill-fp8",
+                                                      "--precision",
+                                                      "--enable-sleep-mode",
+                                                      "--sleep-token-env",
+                                                      "--sleep-timeout",
+                                                      "--sleep-cache-dir"};
+  return names;
+}
+
+std::optional<std::string> Arguments::text(std::string_view name) const {
+  const auto found = values_.find(name);
+  if (found == values_.end() || found->second.empty()) return std::nullopt;
+  return found->second.back();  // the last one wins
+}
+
+std::optional<std::int64_t> Arguments::integer(std::string_view name) const {
+  const std::optional<double> value = number(name);
+  if (!value) return std::nullopt;
+  return static_cast<std::int64_t>(*value);
+}
+
+std::optional<double> Arguments::number(std::string_view name) const {
+  const std::optional<std::string> value = text(name);
+  if (!value) return std::nullopt;
+  return parse_number(*value);
+}
+
+std::vector<std::string> Arguments::list(std::string_view name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? std::vector<std::string>{} : found->second;
+}
+
+Arguments parse_arguments(Command command, const std::vector<std::string>& words) {
+  Arguments arguments;
+  arguments.help_ = std::any_of(words.begin(), words.end(), [](const auto& w) { return w == "--help" || w == "-h"; });
+  if (arguments.help_) return arguments;
+  std::vector<std::string> positionals;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (word.size() < 2 || word[0] != '-') {
+      positionals.push_back(word);
+      continue;
+    }
+    const std::size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    const Flag* flag = find_flag(command, name);
+    if (flag == nullptr) {
+      const auto& unbuilt = unbuilt_flags();
+      if (command == kServe && std::find(unbuilt.begin(), unbuilt.end(), name) != unbuilt.end()) {
+        throw UsageError(fmt::format("argument {}: not supported by this build", name));
+      }
+      throw UsageError(fmt::format("unrecognized arguments: {}", word));
+    }
+    if (flag->kind == FlagKind::kSwitch) {
+      if (equals != std::string::npos) throw UsageError(fmt::format("argument {}: takes no value", name));
+      arguments.values_[name] = {};
+      continue;
+    }
+    std::string value;
+    if (equals != std::string::npos) {
+      value = word.substr(equals + 1);
+    } else if (i + 1 < words.size() && words[i + 1].substr(0, 2) != "--") {
+      value = words[++i];
+    } else {
+      throw UsageError(fmt::format("argument {}: expected one argument", name));
+    }
+    check_value(*flag, value);
+    std::vector<std::string>& values = arguments.values_[name];
+    if (!flag->repeatable) values.clear();
+    values.push_back(std::move(value));
+  }
+  check_together(arguments.values_);
+  if (positionals.empty()) throw UsageError("the following arguments are required: MODEL");
+  if (positionals.size() > 1) throw UsageError(fmt::format("unrecognized arguments: {}", positionals[1]));
+  arguments.model_ = positionals[0];
+  return arguments;
+}
+
+std::string usage_line(Command command) {
+  switch (command) {
+    case kServe:
+      return "usage: tensorfold serve MODEL [flags]";
+    case kChat:
+      return "usage: tensorfold chat MODEL [flags]";
+    case kInfo:
+      break;
+  }
+  return "usage: tensorfold info MODEL";
+}
+
+std::string help_text(Command command) {
+  std::string text = usage_line(command) + "\n\n";
+  text +=
+      "MODEL is a folder with config.json and safetensors, a .gguf file, or OWNER/NAME in the Hugging Face cache.\n";
+  bool first = true;
+  for (const Flag& flag : flag_table()) {
+    if ((flag.commands & command) == 0) continue;
+    if (first) text += "\nflags (default):\n";
+    first = false;
+    std::string left = std::string(flag.name);
+    if (!flag.value_name.empty()) left += fmt::format(" {}", flag.value_name);
+    text += fmt::format("  {:<26} {}", left, flag.help);
+    if (!flag.choices.empty()) text += fmt::format(" [{}]", fmt::join(flag.choices, ", "));
+    text += "\n";
+  }
+  text += fmt::format("{}  {:<26} {}\n", first ? "\nflags:\n" : "", "--help, -h", "this text");
+  return text;
+}
+
+std::uint64_t seed_from(const std::string& text) {
+  std::uint64_t value = 0;
+  for (const char c : text) {
+    if (c >= '0' && c <= '9') value = value * 10 + static_cast<std::uint64_t>(c - '0');
+  }
+  return !text.empty() && text.front() == '-' ? 0 - value : value;
+}
+
+}  // namespace tensorfold::cli

@@ -1,0 +1,109 @@
+// A bounded SAX builder over nlohmann::json; see json_body.h.
+#include "serve/api/json_body.h"
+
+#include <string>
+#include <vector>
+
+#include "base/limits.h"
+#include "serve/api_error.h"
+
+namespace tensorfold {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class BoundedBuilder : public nlohmann::json_sax<Json> {
+ public:
+  explicit BoundedBuilder(Json& root) : root_(root) {}
+
+  bool null() override { return add(Json(nullptr)); }
+  bool boolean(bool value) override { return add(Json(value)); }
+  bool number_integer(number_integer_t value) override { return add(Json(value)); }
+  bool number_unsigned(number_unsigned_t value) override { return add(Json(value)); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    // A whole number beyond 64 bits arrives here: a seed may have any size, so its digits are kept.
+    const bool whole = text.find_first_not_of("-0123456789") == string_t::npos;
+    return add(whole ? Json(text) : Json(value));
+  }
+  bool string(string_t& value) override { return add(Json(std::move(value))); }
+  bool binary(binary_t&) override { return refuse("binary values are not JSON"); }
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& value) override {
+    Json& object = *stack_.back();
+    if (object.size() >= limits::kJsonObjectKeysMax) {
+      return refuse(fmt::format("an object has more than {} keys", limits::kJsonObjectKeysMax));
+    }
+    member_ = &object[value];  // a repeated key: the last value wins
+    return true;
+  }
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    return refuse(fmt::format("the request body is not valid JSON (near byte {})", position));
+  }
+
+  const std::string& problem() const { return problem_; }
+
+ private:
+  Json* place(Json&& value) {
+    if (stack_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    if (stack_.back()->is_array()) {
+      stack_.back()->push_back(std::move(value));
+      return &stack_.back()->back();
+    }
+    *member_ = std::move(value);
+    return member_;
+  }
+  bool add(Json&& value) {
+    place(std::move(value));
+    return true;
+  }
+  bool open(Json&& container) {
+    if (stack_.size() >= static_cast<std::size_t>(limits::kJsonDepthMax)) {
+      return refuse(fmt::format("the request body is nested deeper than {} levels", limits::kJsonDepthMax));
+    }
+    stack_.push_back(place(std::move(container)));
+    return true;
+  }
+  bool close() {
+    stack_.pop_back();
+    return true;
+  }
+  bool refuse(std::string problem) {
+    if (problem_.empty()) problem_ = std::move(problem);
+    return false;
+  }
+
+  Json& root_;
+  // Pointers stay valid: a container grows only while it is the innermost one.
+  std::vector<Json*> stack_;
+  Json* member_ = nullptr;
+  std::string problem_;
+};
+
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
+
+}  // namespace
+
+Json parse_json_body(std::string_view body) {
+  if (is_blank(body)) return Json::object();
+  Json root;
+  BoundedBuilder builder(root);
+  if (!Json::sax_parse(body.begin(), body.end(), &builder)) {
+    throw ApiError(400, "invalid_request_error", builder.problem());
+  }
+  if (!root.is_object()) throw ApiError(400, "invalid_request_error", "the request body must be a JSON object");
+  return root;
+}
+
+std::string dump_json(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,72 @@
+// One reply in the making: renders and tokenizes a neutral request, opens the engine's stream, and turns its tokens
+// into text (stop strings, reasoning and content split, bytes of unfinished characters held back). It is the seam
+// between the engine's ids and every wire format; the terminal chat uses it too. No sockets and no JSON output here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "serve/generation_request.h"
+#include "serve/served_model.h"
+
+namespace tensorfold {
+
+/// New text; reasoning comes before content when both are set.
+struct ReplyPiece {
+  std::string reasoning;
+  std::string content;
+};
+
+/// A token with its probability, for logprobs.
+struct TokenRecord {
+  TokenLogprob chosen;
+  bool has_logprob = true;  // false: the first prompt token
+  std::vector<TokenLogprob> top;
+};
+
+struct GenerationResult {
+  FinishReason reason = FinishReason::kLength;
+  std::string message;  // kError
+  std::string reasoning;
+  std::string content;
+  std::optional<std::string> stop_sequence;
+  std::int32_t reasoning_tokens = 0;
+  std::vector<std::int32_t> tokens;         // all counted ids
+  std::vector<TokenRecord> records;         // reply, with logprobs; reasoning left out
+  std::vector<TokenRecord> prompt_records;  // with echo and logprobs
+  StreamStatistics statistics;
+  std::optional<double> time_to_first_token_seconds;  // from receipt
+  std::string token_sha;                              // first 12 hex digits
+};
+
+class Generation {
+ public:
+  /// Blocking work (template, tokenizer): call on a worker. Throws ApiError, and Error from the engine. `notify` runs
+  /// on any thread when there is something to poll; it must only post.
+  static std::unique_ptr<Generation> open(std::shared_ptr<const ServedModel> model, GenerationRequest request,
+                                          std::function<void()> notify);
+  virtual ~Generation() = default;
+
+  /// Handles what has arrived and appends new text.
+  virtual void poll(std::vector<ReplyPiece>& pieces) = 0;
+  virtual bool started() const = 0;   // a token, or the end, has arrived
+  virtual bool finished() const = 0;  // the engine's own end has arrived
+  virtual bool overflowed() const = 0;
+  virtual void cancel() = 0;
+
+  virtual const GenerationRequest& request() const = 0;
+  virtual const ServedModel& model() const = 0;
+  virtual const GenerationResult& result() const = 0;
+  virtual const std::vector<std::int32_t>& prompt_tokens() const = 0;
+  virtual const SamplingRule& sampling() const = 0;
+  virtual bool thinking() const = 0;
+  virtual const std::optional<std::string>& effort() const = 0;  // coerced; none = the template's own
+  virtual PromptProgressEvent prompt_progress() const = 0;
+};
+
+}  // namespace tensorfold

@@ -1,0 +1,49 @@
+// The neutral request: what every wire format turns its body into and the only thing the generation path reads. A field
+// that a client left out stays empty here, so that precedence (request, flag, checkpoint) is decided in one place.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tensorfold {
+
+struct GenerationRequest {
+  std::string id;     // "chatcmpl-...", also the log's
+  std::string model;  // what the reply echoes
+  std::string owner;  // key label
+  std::chrono::steady_clock::time_point received = std::chrono::steady_clock::now();
+
+  // The prompt: messages for the template, or text, or ids.
+  bool is_chat = false;
+  nlohmann::ordered_json messages;
+  std::string prompt_text;
+  bool add_special_tokens = true;
+  std::vector<std::int32_t> prompt_tokens;
+  bool prompt_is_tokens = false;
+
+  std::optional<std::string> reasoning_effort;
+  nlohmann::ordered_json template_kwargs;  // chat_template_kwargs, checked; null when absent
+
+  std::optional<std::int64_t> max_tokens;  // explicit; 0 scores the prompt only
+  std::optional<double> temperature;
+  std::optional<double> top_p;
+  std::optional<std::int64_t> top_k;
+  std::optional<double> min_p;
+  std::optional<std::uint64_t> seed;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  int logprobs_top = -1;  // -1: none
+  bool echo = false;
+  bool drafts = true;
+  bool background = false;
+  bool return_token_ids = false;
+
+  bool stream = false;
+  bool include_usage = false;
+};
+
+}  // namespace tensorfold

@@ -1,0 +1,202 @@
+// See load_served_model.h.
+#include "serve/load_served_model.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+
+#include "base/limits.h"
+#include "hub/resolve.h"
+#include "model/load.h"
+#include "ops/cpu/cpu_backend.h"
+#include "ops/reference/reference_backend.h"
+#include "serve/api_error.h"
+#include "serve/reply_text.h"
+
+namespace tensorfold {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Tokens that end a turn, where a template names them.
+constexpr std::array<std::string_view, 7> kTurnEnds = {"<|im_end|>",    "<end_of_turn>", "<|eot_id|>", "<|end|>",
+                                                       "<|endoftext|>", "<|return|>",    "<|eom_id|>"};
+
+std::optional<std::int32_t> metadata_id(const Json& config, const char* key) {
+  const auto found = config.find(key);
+  if (found == config.end() || !found->is_number_integer()) return std::nullopt;
+  const std::int64_t id = found->get<std::int64_t>();
+  return id >= 0 && id < limits::kVocabularySizeMax ? std::optional<std::int32_t>(static_cast<std::int32_t>(id))
+                                                    : std::nullopt;
+}
+
+std::optional<bool> metadata_flag(const Json& config, const char* key) {
+  const auto found = config.find(key);
+  return found != config.end() && found->is_boolean() ? std::optional<bool>(found->get<bool>()) : std::nullopt;
+}
+
+std::string metadata_text(const Json& config, const char* key, const char* otherwise) {
+  const auto found = config.find(key);
+  return found != config.end() && found->is_string() ? found->get<std::string>() : otherwise;
+}
+
+GgufVocabulary gguf_vocabulary(const Checkpoint& checkpoint) {
+  const Json& config = checkpoint.config();
+  GgufVocabulary vocabulary;
+  vocabulary.model = metadata_text(config, "tokenizer.ggml.model", "");
+  vocabulary.pre = metadata_text(config, "tokenizer.ggml.pre", "default");
+  vocabulary.tokens = checkpoint.gguf_strings("tokenizer.ggml.tokens");
+  if (vocabulary.model == "gpt2") vocabulary.merges = checkpoint.gguf_strings("tokenizer.ggml.merges");
+  if (vocabulary.model == "llama") {
+    for (const double score : checkpoint.gguf_numbers("tokenizer.ggml.scores")) {
+      vocabulary.scores.push_back(static_cast<float>(score));
+    }
+  }
+  for (const double type : checkpoint.gguf_numbers("tokenizer.ggml.token_type")) {
+    vocabulary.token_types.push_back(type >= 0 && type < 256 ? static_cast<std::int32_t>(type) : 0);
+  }
+  vocabulary.bos_token = metadata_id(config, "tokenizer.ggml.bos_token_id").value_or(-1);
+  vocabulary.eos_token = metadata_id(config, "tokenizer.ggml.eos_token_id").value_or(-1);
+  vocabulary.unknown_token = metadata_id(config, "tokenizer.ggml.unknown_token_id").value_or(-1);
+  vocabulary.padding_token = metadata_id(config, "tokenizer.ggml.padding_token_id").value_or(-1);
+  vocabulary.add_bos_token = metadata_flag(config, "tokenizer.ggml.add_bos_token");
+  vocabulary.add_eos_token = metadata_flag(config, "tokenizer.ggml.add_eos_token");
+  vocabulary.add_space_prefix = metadata_flag(config, "tokenizer.ggml.add_space_prefix");
+  return vocabulary;
+}
+
+std::string read_text_file(const std::string& path, std::uint64_t bytes_max) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail(ErrorCode::kNotFound, "cannot read {}: check the path", path);
+  std::string text(static_cast<std::size_t>(bytes_max) + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > bytes_max) fail(ErrorCode::kInvalidCheckpoint, "{} is larger than {} bytes", path, bytes_max);
+  return text;
+}
+
+std::string template_source(const ServedModelOptions& options, const Checkpoint& checkpoint,
+                            const Tokenizer& tokenizer) {
+  if (!options.chat_template_file.empty()) {
+    return read_text_file(options.chat_template_file, limits::kTemplateSourceBytesMax);
+  }
+  if (checkpoint.container() == Container::kGguf) {
+    return metadata_text(checkpoint.config(), "tokenizer.chat_template", "");
+  }
+  std::string source = tokenizer.chat_template();
+  const std::filesystem::path file = checkpoint.path() / "chat_template.jinja";
+  std::error_code ignored;
+  if (source.empty() && std::filesystem::is_regular_file(file, ignored)) {
+    source = read_text_file(file.string(), limits::kTemplateSourceBytesMax);
+  }
+  return source;
+}
+
+std::unique_ptr<ops::Backend> make_backend(const ServedModelOptions& options) {
+  if (options.backend == "reference") {
+    const auto rounding = options.rounding == "backend" ? ops::Rounding::kBackend : ops::Rounding::kNone;
+    return ops::make_reference_backend(rounding, std::max(options.threads, 1));
+  }
+  return ops::make_cpu_backend({.threads = options.threads, .path = ""});
+}
+
+void add_ids(const Json& config, const char* key, std::vector<std::int32_t>& ids) {
+  const auto found = config.find(key);
+  if (found == config.end()) return;
+  const auto add = [&ids](const Json& value) {
+    if (!value.is_number_integer()) return;
+    const std::int64_t id = value.get<std::int64_t>();
+    if (id >= 0 && id < limits::kVocabularySizeMax) ids.push_back(static_cast<std::int32_t>(id));
+  };
+  if (found->is_array()) {
+    for (const Json& value : *found) add(value);
+  } else {
+    add(*found);
+  }
+}
+
+std::vector<std::string> public_names(const ServedModelOptions& options) {
+  std::vector<std::string> names = {options.name.empty() ? default_model_name(options.model) : options.name};
+  for (const std::string& alias : options.aliases) {
+    const std::size_t first = alias.find_first_not_of(" \t");
+    if (first == std::string::npos) continue;
+    const std::string trimmed = alias.substr(first, alias.find_last_not_of(" \t") - first + 1);
+    if (std::find(names.begin(), names.end(), trimmed) == names.end()) names.push_back(trimmed);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const Checkpoint& checkpoint) {
+  if (checkpoint.container() == Container::kGguf) return Tokenizer::from_gguf(gguf_vocabulary(checkpoint));
+  return Tokenizer::from_directory(checkpoint.path());
+}
+
+std::vector<std::int32_t> end_tokens(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+                                     const std::string& source) {
+  std::vector<std::int32_t> ids;
+  const Json& config = checkpoint.config();
+  if (config.is_object()) {
+    add_ids(config, "eos_token_id", ids);
+    const auto text_config = config.find("text_config");
+    if (text_config != config.end() && text_config->is_object()) add_ids(*text_config, "eos_token_id", ids);
+    for (const char* key :
+         {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+      add_ids(config, key, ids);
+    }
+  }
+  if (checkpoint.generation_config().is_object()) add_ids(checkpoint.generation_config(), "eos_token_id", ids);
+  if (const auto eos = tokenizer.eos_token()) ids.push_back(*eos);
+  for (const std::string_view name : kTurnEnds) {
+    if (source.find(name) == std::string::npos) continue;
+    if (const auto id = tokenizer.token_id(name)) ids.push_back(*id);
+  }
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& options, const LoadProgress& progress) {
+  const auto report = [&progress](double fraction, const std::string& what) {
+    if (progress) progress(fraction, what);
+  };
+  report(0.0, "opening");
+  const std::shared_ptr<const Checkpoint> checkpoint = Checkpoint::open(resolve_model(options.model));
+  auto model = std::make_shared<ServedModel>();
+  model->names = public_names(options);
+  model->created_unix_seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  model->tokenizer = load_tokenizer(*checkpoint);
+  const std::string source = template_source(options, *checkpoint, *model->tokenizer);
+  if (!source.empty()) {
+    nlohmann::ordered_json special_tokens = nlohmann::ordered_json::object();
+    for (const char* name : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
+      special_tokens[name] = model->tokenizer->special_text(name);
+    }
+    model->prompts = std::make_shared<PromptRenderer>(ChatTemplate::compile(source), std::move(special_tokens));
+    model->reasoning = reasoning_format(source);
+  }
+  model->defaults = sampling_defaults(checkpoint->generation_config(), options.sampling);
+  model->stop_tokens = end_tokens(*checkpoint, *model->tokenizer, source);
+  model->thinking_default = options.thinking && model->prompts && model->prompts->facts().has_thinking_switch;
+  model->effort_default = options.effort;
+  LoadOptions load;
+  load.context_max = options.context;
+  load.progress = report;
+  std::unique_ptr<LanguageModel> language_model = load_language_model(checkpoint, make_backend(options), load);
+  // Ids past the vocabulary (padding a tokenizer never emits) can't be drawn.
+  const std::int32_t vocabulary = language_model->facts().vocabulary_size;
+  std::erase_if(model->stop_tokens, [vocabulary](std::int32_t id) { return id >= vocabulary; });
+  EngineOptions engine;
+  engine.lanes = options.lanes;
+  engine.context = options.context;
+  report(1.0, "starting the engine");
+  model->engine = Engine::start(std::move(language_model), engine);
+  return model;
+}
+
+}  // namespace tensorfold

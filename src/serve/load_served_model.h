@@ -1,0 +1,44 @@
+// From a model's name to a ServedModel: resolve, open, tokenizer, template, defaults, end tokens, weights, engine. The
+// one place that knows all of the rooms below, shared by `serve` and `chat`.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "serve/sampling_defaults.h"
+#include "serve/served_model.h"
+
+namespace tensorfold {
+
+struct ServedModelOptions {
+  std::string model;  // folder, .gguf file or cached repository id
+  std::string name;   // "" = from the model
+  std::vector<std::string> aliases;
+  std::string backend = "auto";   // "auto", "cpu", "reference"
+  std::string rounding = "none";  // reference backend: "none" or "backend"
+  int threads = 0;                // 0 = all cores
+  std::int32_t context = 0;
+  std::int32_t lanes = 0;
+  std::string chat_template_file;  // "" = the checkpoint's
+  SamplingFlags sampling;
+  bool thinking = true;
+  std::optional<std::string> effort;
+};
+
+using LoadProgress = std::function<void(double fraction, const std::string& what)>;
+
+/// Throws Error with advice.
+std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& options, const LoadProgress& progress);
+
+/// The tokenizer of a checkpoint: tokenizer.json beside it, or the GGUF file's own.
+std::shared_ptr<const Tokenizer> load_tokenizer(const Checkpoint& checkpoint);
+
+/// The union of what config.json, generation_config.json, the tokenizer and the chat template name (api.md 1.9).
+std::vector<std::int32_t> end_tokens(const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+                                     const std::string& template_source);
+
+}  // namespace tensorfold

@@ -1,5 +1,0 @@
-// Placeholder so that the room builds before its first file lands; deleted with it.
-namespace tensorfold {
-extern const int room_serve_placeholder;
-const int room_serve_placeholder = 0;
-}

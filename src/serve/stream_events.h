@@ -1,0 +1,32 @@
+// The bounded queue between the engine thread and whoever writes a reply. The engine never waits: when a client doesn't
+// read and the bound is met, tokens are dropped, the overflow is noted, and the reader cancels the stream.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace tensorfold {
+
+class StreamEvents {
+ public:
+  /// `notify` runs on the engine thread when the queue stops being empty, under the queue's lock; it must only post.
+  explicit StreamEvents(std::function<void()> notify) : notify_(std::move(notify)) {}
+
+  void push(StreamEvent&& event);
+  /// Moves everything queued to `events` (cleared first).
+  void take(std::vector<StreamEvent>& events);
+  bool overflowed() const;
+  /// After this returns `notify` is never called again.
+  void close();
+
+ private:
+  std::function<void()> notify_;
+  mutable std::mutex mutex_;
+  std::vector<StreamEvent> events_;
+  bool overflowed_ = false;
+};
+
+}  // namespace tensorfold

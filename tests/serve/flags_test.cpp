@@ -1,0 +1,63 @@
+// The flag grammar of api.md 1.2.
+#include "cli/flags.h"
+
+#include <gtest/gtest.h>
+
+namespace tensorfold::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string complaint(const Words& words) {
+  try {
+    parse_arguments(kServe, words);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Flags, BothSpellingsLastWinsAndRepeatablesAccumulate) {
+  const Arguments arguments = parse_arguments(kServe, {"--port=1", "m", "--port", "2", "--alias", "a", "--alias=b",
+                                                       "--no-thinking", "--seed", "-5", "--name="});
+  EXPECT_EQ(arguments.model(), "m");
+  EXPECT_EQ(arguments.integer("--port"), 2);
+  EXPECT_EQ(arguments.list("--alias"), (Words{"a", "b"}));
+  EXPECT_TRUE(arguments.has("--no-thinking"));
+  EXPECT_EQ(seed_from(*arguments.text("--seed")), 0 - 5ull);
+  EXPECT_EQ(arguments.text("--name"), "");
+}
+
+TEST(Flags, Complaints) {
+  EXPECT_NE(complaint({"m", "--por", "1"}).find("unrecognized arguments: --por"), std::string::npos);
+  EXPECT_NE(complaint({"m", "--port"}).find("expected one argument"), std::string::npos);
+  EXPECT_NE(complaint({"m", "--port", "--host"}).find("expected one argument"), std::string::npos);
+  EXPECT_NE(complaint({"m", "--port", "x"}).find("invalid int"), std::string::npos);
+  EXPECT_NE(complaint({"m", "--port", "70000"}).find("between 0 and 65535"), std::string::npos);
+  EXPECT_NE(complaint({"m", "--temperature", "warm"}).find("invalid float"), std::string::npos);
+  EXPECT_NE(complaint({"m", "--temperature", "inf"}).find("invalid float"), std::string::npos);
+  EXPECT_NE(complaint({"m", "--temperature=-1"}).find("--temperature"), std::string::npos);
+  EXPECT_NE(complaint({"m", "--backend", "cuda"}).find("invalid choice"), std::string::npos);
+  EXPECT_NE(complaint({"m", "--thinking=x"}).find("takes no value"), std::string::npos);
+  EXPECT_NE(complaint({"m", "--thinking", "--no-thinking"}).find("not allowed"), std::string::npos);
+  EXPECT_NE(complaint({}).find("MODEL"), std::string::npos);
+  EXPECT_NE(complaint({"m", "n"}).find("n"), std::string::npos);
+  EXPECT_EQ(complaint({"m"}), "");
+}
+
+TEST(Flags, FlagsOfOtherBuildsAreRefusedByName) {
+  for (const std::string_view name : unbuilt_flags()) {
+    EXPECT_EQ(complaint({"m", std::string(name)}), "argument " + std::string(name) + ": not supported by this build");
+    for (const Flag& flag : flag_table()) EXPECT_NE(flag.name, name);
+  }
+}
+
+TEST(Flags, HelpAnywhereAndItListsEveryFlag) {
+  EXPECT_TRUE(parse_arguments(kServe, {"--port", "x", "-h"}).help());
+  const std::string help = help_text(kServe);
+  for (const Flag& flag : flag_table())
+    EXPECT_NE(help.find(std::string(flag.name) + " "), std::string::npos) << flag.name;
+}
+
+}  // namespace
+}  // namespace tensorfold::cli

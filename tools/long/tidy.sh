@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# clang-tidy over src with the tree's .clang-tidy. Warnings are counted by check; only errors fail. The compile commands
+# are those of the fuzz preset, because clang-tidy understands clang's flags.
+set -uo pipefail
+cmake --preset fuzz || { echo "configuring failed" >&3; exit 1; }
+run-clang-tidy -p build/fuzz -quiet -j "$TENSORFOLD_JOBS" "$PWD/src/.*" >build/long/tidy_all.log 2>/dev/null
+
+# A header's finding is printed once for every file that includes it.
+findings() { grep -hE "^[^ ]+:[0-9]+:[0-9]+: $1: " build/long/tidy_all.log | sort -u; }
+findings error
+findings warning
+echo "== warnings by check"
+findings warning | grep -oE '\[[a-z0-9.,-]+\]$' | sort | uniq -c | sort -rn
+files=$(grep -c '"file": ".*/src/' build/fuzz/compile_commands.json)
+errors=$(findings error | wc -l)
+echo "$files files, $errors errors, $(findings warning | wc -l) warnings" >&3
+[ "$files" -gt 0 ] && [ "$errors" = 0 ]
