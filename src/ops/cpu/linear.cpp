@@ -96,10 +96,8 @@ void cut(const CpuLinear& weight, Job& job, std::int64_t threads, std::int64_t j
   const std::int64_t units = job.kernels->x_units(job.rows);
   const std::int64_t most_splits = std::max<std::int64_t>(1, units / kMinUnitsPerSplit);
   if (groups < wanted) job.row_splits = std::min(most_splits, divide_up(wanted, groups));
-  static const char* tuning = std::getenv("TF_AMX_XCACHE");
-  const std::size_t cache = tuning == nullptr ? job.kernels->x_cache_bytes : std::strtoull(tuning, nullptr, 10) << 10;
-  if (job.kernels->x_cache_bytes != 0 && cache != 0) {
-    const auto slices = static_cast<std::int64_t>(x_bytes / cache) + 1;
+  if (job.kernels->x_cache_bytes != 0) {
+    const auto slices = static_cast<std::int64_t>(x_bytes / job.kernels->x_cache_bytes) + 1;
     job.row_splits = std::max(job.row_splits, std::min(most_splits, slices));
   }
 }

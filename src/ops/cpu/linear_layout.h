@@ -38,7 +38,7 @@ struct PanelLayout {
   int bits = 0;
   ScaleKind scale_kind = ScaleKind::kNone;
   int group_blocks = 1;  // blocks of 32 k that share a scale group
-  int scale_bytes_per_block = 0;
+  int group_bytes = 0;   // of a scale group
   float offset = 0.0f;
   std::int64_t blocks = 0;       // of 32 k
   std::int64_t codes_bytes = 0;  // of a panel

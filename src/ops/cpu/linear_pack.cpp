@@ -105,7 +105,7 @@ void check_source(const LinearSource& source) {
   }
 }
 
-std::int64_t scale_group_bytes(ScaleKind kind) {
+int scale_group_bytes(ScaleKind kind) {
   switch (kind) {
     case ScaleKind::kPairF32:
       return 128;
@@ -167,9 +167,8 @@ PanelLayout make_layout(const WeightView& view, CpuPath path) {
   choose_scales(view, layout);
   layout.blocks = (view.columns + kBlockColumns - 1) / kBlockColumns;
   layout.codes_bytes = layout.blocks * 64 * layout.bits;
-  const std::int64_t group_bytes = scale_group_bytes(layout.scale_kind);
-  layout.scale_bytes_per_block = static_cast<int>(group_bytes / layout.group_blocks);
-  const std::int64_t scales = layout.blocks / layout.group_blocks * group_bytes;
+  layout.group_bytes = scale_group_bytes(layout.scale_kind);
+  const std::int64_t scales = layout.blocks / layout.group_blocks * layout.group_bytes;
   const std::int64_t bytes = layout.codes_bytes + scales;
   layout.panel_bytes = (bytes + 63) / 64 * 64;
   return layout;

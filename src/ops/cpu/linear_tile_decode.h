@@ -38,30 +38,13 @@ TF_INLINE __m512i words_of(int value) {
   return _mm512_set1_epi16(static_cast<short>(value));
 }
 
-#ifndef TF_VARIANT
-#define TF_VARIANT 0
-#endif
-// Words of a group, shifted: low bits valid.
+// A group's words, shifted right or, when negative, left.
 template <int kShift>
 TF_INLINE __m512i load_shifted(const std::uint8_t* group) {
-#if TF_VARIANT == 1
-  if constexpr (kShift == 8) return _mm512_loadu_si512(group + 1);
-#endif
-#if TF_VARIANT == 2
-  if constexpr (kShift == 8 || kShift == 4) {
-    const __m512i control = _mm512_set1_epi64(0x3830282018100800ll + 0x0101010101010101ll * kShift);
-    return _mm512_multishift_epi64_epi8(control, _mm512_loadu_si512(group));
-  }
-#endif
-#if TF_VARIANT == 3
-  if constexpr (kShift == 8) {
-    const __m512i control = _mm512_set1_epi64(0x3830282018100800ll + 0x0101010101010101ll * kShift);
-    return _mm512_multishift_epi64_epi8(control, _mm512_loadu_si512(group));
-  }
-#endif
-  if constexpr (kShift > 0) return _mm512_srli_epi16(_mm512_loadu_si512(group), kShift);
-  if constexpr (kShift < 0) return _mm512_slli_epi16(_mm512_loadu_si512(group), -kShift);
-  return _mm512_loadu_si512(group);
+  const __m512i words = _mm512_loadu_si512(group);
+  if constexpr (kShift > 0) return _mm512_srli_epi16(words, kShift);
+  if constexpr (kShift < 0) return _mm512_slli_epi16(words, -kShift);
+  return words;
 }
 
 // The row's codes in a block, one a word; bits above the code are anything.
