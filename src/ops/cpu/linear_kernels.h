@@ -53,7 +53,8 @@ TF_INLINE ScaleBias super6_scales(const std::uint8_t* group, int sub) {
 
 // Scale and bias of a block's 32 k (of its first 16 for kSuper6).
 TF_INLINE ScaleBias scales_of(const PanelLayout& layout, const std::uint8_t* scales, std::int64_t block) {
-  const std::int64_t group = block / layout.group_blocks;
+  // Groups are 1, 2, 4 or 8 blocks; a division would take longer than the rest.
+  const std::int64_t group = block >> __builtin_ctz(static_cast<unsigned>(layout.group_blocks));
   switch (layout.scale_kind) {
     case ScaleKind::kPairF32: {
       const float* values = reinterpret_cast<const float*>(scales + group * 128);
@@ -130,6 +131,14 @@ TF_INLINE F32x16 rounded(F32x16 weight) {
   return round_to_bf16(weight);
 }
 
+// Decoding is long enough between two loads that the processor's own prefetching may lag behind.
+inline constexpr std::int64_t kPrefetchBlocks = 4;
+
+template <int kLines>
+TF_INLINE void prefetch_lines(const std::uint8_t* from) {
+  unroll<0, kLines>([&](auto line) TF_INLINE_LAMBDA { __builtin_prefetch(from + 64 * line.value); });
+}
+
 // One row of x: the weights never leave the registers.
 template <int kBits>
 void dot_panel(const PanelLayout& layout, const Panel& panel, const float* x, float* out) {
@@ -138,6 +147,7 @@ void dot_panel(const PanelLayout& layout, const Panel& panel, const float* x, fl
     F32x16 even = zero();
     F32x16 odd = zero();
     const float* inputs = x + block * kBlockColumns;
+    prefetch_lines<kBits>(panel.codes + (block + kPrefetchBlocks) * (64 * kBits));
     decode_block<kBits>(layout, panel, block, [&](auto k, F32x16 weight) TF_INLINE_LAMBDA {
       F32x16& chain = k.value % 2 == 0 ? even : odd;
       chain = fma(rounded<kBits>(weight), set1(inputs[k.value]), chain);
