@@ -10,20 +10,24 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 
+def skip_reason(case, skip):
+    """What a test said when it skipped itself: the line after GoogleTest's "Skipped", or pytest's message."""
+    lines = (case.findtext("system-out") or "").splitlines()
+    for line, following in zip(lines, lines[1:]):
+        if line.rstrip().endswith(": Skipped"):
+            return following.strip()
+    return (skip.get("message") if skip is not None else None) or "no reason given"
+
+
 def read(path):
     passed, failed, skipped = 0, [], []
     for case in ElementTree.parse(path).getroot().iter("testcase"):
-        name = f"{case.get('classname') or ''}.{case.get('name')}".strip(".")
+        name = (case.get("name") or "").split("  # GetParam()")[0]
         skip = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
             failed.append(name)
         elif skip is not None or case.get("status") in ("notrun", "disabled"):
-            output = case.findtext("system-out") or ""
-            reason = (skip.get("message") if skip is not None else None) or ""
-            for line in output.splitlines():
-                if "SKIPPED:" in line or "skip reason" in line.lower():
-                    reason = line.strip()
-            skipped.append((name, reason))
+            skipped.append((name, skip_reason(case, skip)))
         else:
             passed += 1
     return passed, failed, skipped
@@ -50,7 +54,7 @@ def main():
     unexpected = []
     for name, reason in skipped:
         listed = any(name.startswith(prefix) or prefix in name for prefix in expected)
-        print(f"SKIPPED{'' if listed else ' (not expected)'}: {name}  {reason}")
+        print(f"SKIPPED{'' if listed else ' (not expected)'}: {name}: {reason}")
         if not listed:
             unexpected.append(name)
     for name in failed:
