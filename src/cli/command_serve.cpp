@@ -22,13 +22,15 @@
 namespace tensorfold::cli {
 namespace {
 
-/// SIGTERM and SIGINT as something to wait for. Made before any thread, so that all inherit the blocked mask.
+/// SIGTERM and SIGINT (SIGHUP, which ends nothing, is read on the way) as something to wait for. Made before any
+/// thread, so that all inherit the blocked mask.
 class StopSignal {
  public:
   StopSignal() {
     sigemptyset(&set_);
     sigaddset(&set_, SIGTERM);
     sigaddset(&set_, SIGINT);
+    sigaddset(&set_, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     thread_ = std::thread([this] { watch(); });
     thread_.detach();  // sigwait has no portable way out; the process ends with it waiting
@@ -47,10 +49,19 @@ class StopSignal {
     bool received = false;
   };
 
+  /// The next signal that asks to stop.
+  int next() {
+    int signal = 0;
+    do {
+      sigwait(&set_, &signal);
+      if (signal == SIGHUP) spdlog::info("SIGHUP: there is no key file to read again");
+    } while (signal == SIGHUP);
+    return signal;
+  }
+
   void watch() {
     const std::shared_ptr<State> state = state_;
-    int signal = 0;
-    sigwait(&set_, &signal);
+    int signal = next();
     spdlog::info("stopping on signal {}", signal);
     if (loading_) _exit(0);
     {
@@ -58,7 +69,7 @@ class StopSignal {
       state->received = true;
       state->changed.notify_all();
     }
-    sigwait(&set_, &signal);
+    signal = next();
     spdlog::warn("second signal {}: stopping without waiting", signal);
     _exit(1);
   }

@@ -1,5 +1,6 @@
 // Embedding lookups: rows of a packed table, decoded by plain code. A lookup touches a few rows a pass, so it reads the
 // panels as they are and has no kernel of its own.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -7,20 +8,10 @@
 #include "base/error.h"
 #include "ops/cpu/linear.h"
 #include "ops/cpu/pack_half.h"
+#include "ops/cpu/pack_panel.h"
 
 namespace tensorfold::ops::cpu {
 namespace {
-
-std::uint32_t dword_at(const std::uint8_t* plane, std::int64_t group, int lane) {
-  std::uint32_t dword = 0;
-  std::memcpy(&dword, plane + group * 64 + 4 * lane, sizeof dword);
-  return dword;
-}
-
-std::uint32_t plane_code(const std::uint8_t* plane, int bits, int k, int lane) {
-  const int per_dword = 32 / bits;
-  return (dword_at(plane, k / per_dword, lane) >> (k % per_dword * bits)) & ((1u << bits) - 1);
-}
 
 float f16_at(const std::uint8_t* values, int lane) {
   std::uint16_t bits = 0;
@@ -84,29 +75,30 @@ ScaleBias scales_at(const PanelLayout& layout, const std::uint8_t* scales, std::
   return {0.0f, 0.0f};
 }
 
-void decode_plain_lane(const std::uint8_t* panel, int lane, std::int64_t columns, float* out) {
-  for (std::int64_t k = 0; k < columns; ++k) {
-    const std::uint32_t pair = dword_at(panel, k / 2, lane);
-    out[k] = std::bit_cast<float>(k % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+void decode_plain_lane(const PanelLayout& layout, const std::uint8_t* panel, int lane, std::int64_t columns,
+                       float* out) {
+  for (std::int64_t first = 0; first < columns; first += kBlockColumns) {
+    std::uint16_t values[kBlockColumns];
+    read_block_bf16(layout, panel, first / kBlockColumns, lane, values);
+    const std::int64_t count = std::min<std::int64_t>(kBlockColumns, columns - first);
+    for (std::int64_t k = 0; k < count; ++k) out[first + k] = to_float(Bf16{values[k]});
   }
 }
 
 void decode_lane(const PanelLayout& layout, const std::uint8_t* panel, int lane, std::int64_t columns, float* out) {
-  if (layout.bits == kBf16Bits) return decode_plain_lane(panel, lane, columns, out);
+  if (layout.bits == kBf16Bits) return decode_plain_lane(layout, panel, lane, columns, out);
   const DefaultModeScope scope;
-  const int low_bits = layout.bits == 3 ? 2 : (layout.bits == 5 || layout.bits == 6) ? 4 : layout.bits;
-  const int high_bits = layout.bits - low_bits;
   const bool signed_bytes = layout.scale_kind == ScaleKind::kOffset && layout.bits == 8;
-  for (std::int64_t first = 0; first < columns; first += 16) {
-    const ScaleBias group = scales_at(layout, panel + layout.codes_bytes, first / 16, lane);
-    const std::uint8_t* planes = panel + first / kBlockColumns * 64 * layout.bits;
-    for (int i = 0; i < 16; ++i) {
-      const int k = static_cast<int>(first % kBlockColumns) + i;
-      std::uint32_t code = plane_code(planes, low_bits, k, lane);
-      if (high_bits != 0) code |= plane_code(planes + 64 * low_bits, high_bits, k, lane) << low_bits;
+  // Columns of quantised formats are a multiple of a block.
+  for (std::int64_t first = 0; first < columns; first += kBlockColumns) {
+    std::uint8_t codes[kBlockColumns];
+    read_block_codes(layout, panel, first / kBlockColumns, lane, codes);
+    ScaleBias group{};
+    for (int k = 0; k < kBlockColumns; ++k) {
+      if (k % 16 == 0) group = scales_at(layout, panel + layout.codes_bytes, (first + k) / 16, lane);
+      const auto code = static_cast<float>(codes[k]);
       // decode_row multiplies Q8_0's signed value, which keeps the sign of a zero.
-      out[first + i] = signed_bytes ? (static_cast<float>(code) - layout.offset) * group.scale
-                                    : std::fmaf(static_cast<float>(code), group.scale, group.bias);
+      out[first + k] = signed_bytes ? (code - layout.offset) * group.scale : std::fmaf(code, group.scale, group.bias);
     }
   }
 }

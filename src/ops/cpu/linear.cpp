@@ -77,30 +77,37 @@ std::int64_t panel_groups(const CpuLinear& weight, std::int64_t panels_per_task)
 }
 
 // A few tasks a thread even out; more would only cost. With too few panels for that, rows are cut as well.
-void cut(const CpuLinear& weight, Job& job, std::int64_t threads, std::int64_t jobs) {
+void cut(const CpuLinear& weight, Job& job, std::int64_t threads, std::int64_t jobs, std::size_t x_bytes) {
   constexpr std::int64_t kTasksPerThread = 6;
-  constexpr std::int64_t kMaxPanelsOfOneRow = 16;
+  constexpr std::int64_t kMaxPanelsOfFewRows = 64;
   constexpr std::int64_t kMinUnitsPerSplit = 4;
   const std::int64_t wanted = divide_up(threads * kTasksPerThread, jobs);
+  const std::int64_t at_once = job.kernels->panels_per_task;
   job.row_splits = 1;
-  if (job.rows == 1) {
+  if (job.rows <= job.kernels->few_rows) {
     std::int64_t panels = 0;
     for (const PackedPart& part : weight.parts()) panels += part.panels;
-    job.panels_per_task = std::clamp<std::int64_t>(panels / wanted, 1, kMaxPanelsOfOneRow);
+    const std::int64_t share = std::clamp<std::int64_t>(panels / wanted, 1, kMaxPanelsOfFewRows);
+    job.panels_per_task = share > at_once ? share / at_once * at_once : share;
     return;
   }
-  job.panels_per_task = job.kernels->panels_per_task;
+  job.panels_per_task = at_once;
   const std::int64_t groups = panel_groups(weight, job.panels_per_task);
-  if (groups < wanted) {
-    job.row_splits =
-        std::clamp<std::int64_t>(job.kernels->x_units(job.rows) / kMinUnitsPerSplit, 1, divide_up(wanted, groups));
+  const std::int64_t units = job.kernels->x_units(job.rows);
+  const std::int64_t most_splits = std::max<std::int64_t>(1, units / kMinUnitsPerSplit);
+  if (groups < wanted) job.row_splits = std::min(most_splits, divide_up(wanted, groups));
+  if (job.kernels->x_cache_bytes != 0) {
+    const auto slices = static_cast<std::int64_t>(x_bytes / job.kernels->x_cache_bytes) + 1;
+    job.row_splits = std::max(job.row_splits, std::min(most_splits, slices));
   }
 }
 
 LinearTask make_task(const CpuLinear& weight, const Job& job, std::int64_t index, std::int64_t y_stride,
                      bool accumulate) {
-  std::int64_t group = index / job.row_splits;
-  const std::int64_t split = index % job.row_splits;
+  // Neighbouring tasks read the same rows of x, which are then in the cache.
+  const std::int64_t groups_of_split = panel_groups(weight, job.panels_per_task);
+  std::int64_t group = index % groups_of_split;
+  const std::int64_t split = index / groups_of_split;
   const PackedPart* part = nullptr;
   for (const PackedPart& candidate : weight.parts()) {
     part = &candidate;
@@ -148,8 +155,9 @@ void run_jobs(ThreadPool& pool, const CpuLinear& weight, std::span<Job> jobs, st
     job.x_offset = x_bytes;
     job.first_x_unit = x_units;
     job.first_task = tasks;
-    cut(weight, job, pool.thread_count(), static_cast<std::int64_t>(jobs.size()));
-    x_bytes += (job.kernels->packed_x_bytes(job.rows, blocks) + 63) / 64 * 64;
+    const std::size_t job_x_bytes = job.kernels->packed_x_bytes(job.rows, blocks);
+    cut(weight, job, pool.thread_count(), static_cast<std::int64_t>(jobs.size()), job_x_bytes);
+    x_bytes += (job_x_bytes + 63) / 64 * 64;
     x_units += job.kernels->x_units(job.rows);
     tasks += panel_groups(weight, job.panels_per_task) * job.row_splits;
     rows += job.rows;

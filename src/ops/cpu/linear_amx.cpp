@@ -11,23 +11,17 @@
 
 namespace tensorfold::ops::cpu::amx {
 namespace {
-// clang-format off: each builds on the one before
+// Each builds on the one before.
+// clang-format off
 #include "ops/cpu/linear_mode_x86.h"
 #include "ops/cpu/linear_simd_avx512.h"
 #include "ops/cpu/linear_kernels.h"
-// clang-format on
-
-// to_bf16 of sixteen pairs, interleaved. The conversion rounds to nearest even and flushes denormals whatever the mode.
-TF_INLINE __m512i round_pair(F32x16 even, F32x16 odd) {
-  const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
-  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
-                                              6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  return _mm512_permutexvar_epi16(interleave, halves);
-}
-
+#include "ops/cpu/linear_tile_decode.h"
 #include "ops/cpu/linear_tiles.h"
+// clang-format on
 }  // namespace
 
-const LinearKernels kLinearKernels = {kTaskPanels, scratch_bytes, packed_x_bytes, x_units, pack_x, run};
+const LinearKernels kLinearKernels = {kTaskPanels,    kTileRows, kXCacheBytes, scratch_bytes,
+                                      packed_x_bytes, x_units,   pack_x,       run};
 
 }  // namespace tensorfold::ops::cpu::amx

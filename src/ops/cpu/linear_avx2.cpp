@@ -11,7 +11,8 @@
 
 namespace tensorfold::ops::cpu::avx2 {
 namespace {
-// clang-format off: each builds on the one before
+// Each builds on the one before.
+// clang-format off
 #include "ops/cpu/linear_mode_x86.h"
 #include "ops/cpu/linear_simd_avx2.h"
 #include "ops/cpu/linear_kernels.h"
@@ -19,6 +20,6 @@ namespace {
 // clang-format on
 }  // namespace
 
-const LinearKernels kLinearKernels = {kTaskPanels, scratch_bytes, packed_x_bytes, x_units, pack_x, run};
+const LinearKernels kLinearKernels = {kTaskPanels, 1, 0, scratch_bytes, packed_x_bytes, x_units, pack_x, run};
 
 }  // namespace tensorfold::ops::cpu::avx2

@@ -1,13 +1,18 @@
 // The packed form of a linear layer's weights, and the task that a kernel is given. Plain data without functions,
 // because translation units compiled for one instruction set include it (isa.cmake).
 //
-// Sixteen consecutive output rows form a panel, and one packed form serves every path: lanes are output rows, so that k
-// can ascend as the arithmetic demands; the same bytes are what an AMX tile wants for its second operand. A panel is
-// its codes, then its scales, padded to 64 bytes:
+// Sixteen consecutive output rows form a panel: its codes, then its scales, padded to 64 bytes. Codes come in planes of
+// 1, 2, 4 or 8 bits: 3 = 2+1 bits, 5 = 4+1, 6 = 4+2, and per block of 32 k a plane of p bits takes p groups of 64
+// bytes. The paths want them in one of two orders, chosen when weights are packed; bytes are the same in number.
 //
-//   codes:   per block of 32 k, bit planes of `bits` in total; a plane of p bits has p groups of 16 dwords, one dword a
-//            row, element j of a dword (k ascending) at bit p·j. 3 = 2+1 bits, 5 = 4+1, 6 = 4+2. bf16: dword = a pair
-//            of k.
+//   kRowLanes (AVX2, AVX-512, NEON): a lane is an output row, so that k can ascend as the arithmetic demands. A group
+//   is
+//            16 dwords, one a row; element j of a dword (k ascending) is at bit p·j. bf16: dword = a pair of k.
+//   kTiles   (AMX): a decoded block is a tile, 16 rows of 32 k. A group is 32 words, one a k, and a word holds 16 / p
+//            rows, row j at bit p·j, so that one shift gives the 32 indices of a row's lookup. 6 bits are computed in
+//            fp32, so there word 2i is k = i and word 2i + 1 is k = i + 16. 8 bits: [16 rows][32 bytes]; bf16: the
+//            tile.
+//
 //   scales:  kPair*:    per group of k: scale[16], bias[16], as stored
 //            kOffset:   per block: f16 d[16]; bias is -offset·d, exactly
 //            kSuper4:   per 256 k: f16 d[16], f16 dmin[16], the three dwords of 6-bit scales and mins [3][16], as
@@ -26,10 +31,14 @@ inline constexpr int kBf16Bits = 16;  // PanelLayout::bits of unquantised weight
 
 enum class ScaleKind : std::uint8_t { kNone, kPairF32, kPairF16, kPairBf16, kOffset, kSuper4, kSuper6 };
 
+enum class CodeOrder : std::uint8_t { kRowLanes, kTiles };
+
 struct PanelLayout {
+  CodeOrder code_order = CodeOrder::kRowLanes;
   int bits = 0;
   ScaleKind scale_kind = ScaleKind::kNone;
   int group_blocks = 1;  // blocks of 32 k that share a scale group
+  int group_bytes = 0;   // of a scale group
   float offset = 0.0f;
   std::int64_t blocks = 0;       // of 32 k
   std::int64_t codes_bytes = 0;  // of a panel
@@ -57,7 +66,9 @@ struct LinearTask {
 
 /// One path's kernels. x is packed once per call, in x_units(rows) independent units.
 struct LinearKernels {
-  int panels_per_task;  // most that run() accepts when rows > 1; with one row there is no limit
+  int panels_per_task;        // most that run() accepts with more than few_rows rows; with fewer there is no limit
+  std::int64_t few_rows;      // up to so many rows cost about what one costs
+  std::size_t x_cache_bytes;  // a task's part of x should not be larger, or 0
   std::size_t (*scratch_bytes)(std::int64_t rows);
   std::size_t (*packed_x_bytes)(std::int64_t rows, std::int64_t blocks);
   std::int64_t (*x_units)(std::int64_t rows);

@@ -14,6 +14,7 @@
 #include "ops/cpu/linear.h"
 #include "ops/cpu/pack_codes.h"
 #include "ops/cpu/pack_half.h"
+#include "ops/cpu/pack_panel.h"
 
 namespace tensorfold::ops::cpu {
 namespace {
@@ -104,7 +105,7 @@ void check_source(const LinearSource& source) {
   }
 }
 
-std::int64_t scale_group_bytes(ScaleKind kind) {
+int scale_group_bytes(ScaleKind kind) {
   switch (kind) {
     case ScaleKind::kPairF32:
       return 128;
@@ -160,12 +161,14 @@ void choose_scales(const WeightView& view, PanelLayout& layout) {
   }
 }
 
-PanelLayout make_layout(const WeightView& view) {
+PanelLayout make_layout(const WeightView& view, CpuPath path) {
   PanelLayout layout;
+  layout.code_order = path == CpuPath::kAmx ? CodeOrder::kTiles : CodeOrder::kRowLanes;
   choose_scales(view, layout);
   layout.blocks = (view.columns + kBlockColumns - 1) / kBlockColumns;
   layout.codes_bytes = layout.blocks * 64 * layout.bits;
-  const std::int64_t scales = layout.blocks / layout.group_blocks * scale_group_bytes(layout.scale_kind);
+  layout.group_bytes = scale_group_bytes(layout.scale_kind);
+  const std::int64_t scales = layout.blocks / layout.group_blocks * layout.group_bytes;
   const std::int64_t bytes = layout.codes_bytes + scales;
   layout.panel_bytes = (bytes + 63) / 64 * 64;
   return layout;
@@ -176,36 +179,6 @@ PanelLayout make_layout(const WeightView& view) {
 
 void put(std::uint8_t* to, const void* from, std::size_t bytes) {
   std::memcpy(to, from, bytes);
-}
-
-void pack_plane(const std::uint8_t* codes, int shift, int bits, int lane, std::uint8_t* plane) {
-  const int per_dword = 32 / bits;
-  for (int first = 0; first < kBlockColumns; first += per_dword) {
-    std::uint32_t dword = 0;
-    for (int j = 0; j < per_dword; ++j) {
-      const std::uint32_t code = (static_cast<std::uint32_t>(codes[first + j]) >> shift) & ((1u << bits) - 1);
-      dword |= code << (bits * j);
-    }
-    put(plane + (first / per_dword) * 64 + 4 * lane, &dword, 4);
-  }
-}
-
-void pack_codes_of_row(const PanelLayout& layout, const std::uint8_t* codes, int lane, std::uint8_t* panel) {
-  const int low_bits = layout.bits == 3 ? 2 : (layout.bits == 5 || layout.bits == 6) ? 4 : layout.bits;
-  for (std::int64_t block = 0; block < layout.blocks; ++block) {
-    std::uint8_t* to = panel + block * 64 * layout.bits;
-    pack_plane(codes + block * kBlockColumns, 0, low_bits, lane, to);
-    if (low_bits != layout.bits) {
-      pack_plane(codes + block * kBlockColumns, low_bits, layout.bits - low_bits, lane, to + 64 * low_bits);
-    }
-  }
-}
-
-void pack_plain_row(const WeightView& view, const std::byte* row, int lane, std::uint8_t* panel,
-                    std::vector<std::uint16_t>& values) {
-  read_bf16(view, row, values.data());
-  for (std::size_t k = 0; k < values.size(); k += 2)
-    put(panel + k / 2 * 64 + 4 * static_cast<std::size_t>(lane), &values[k], 4);
 }
 
 float pair_value(ScaleKind kind, const std::byte* from, std::uint32_t& bits) {
@@ -283,11 +256,12 @@ bool pack_panel(const WeightView& view, const PanelLayout& layout, const std::ve
     const std::int64_t stored = expert * view.rows + in_part;
     const std::byte* row = view.data + stored * row_bytes;
     if (layout.bits == kBf16Bits) {
-      pack_plain_row(view, row, lane, to, values);
+      read_bf16(view, row, values.data());
+      place_bf16(layout, values.data(), lane, to);
       continue;
     }
     read_codes(view, row, codes.data());
-    pack_codes_of_row(layout, codes.data(), lane, to);
+    place_codes(layout, codes.data(), lane, to);
     if (view.format == WeightFormat::kAffine) {
       tiny |= pack_affine_scales(view, layout, stored, lane, to + layout.codes_bytes);
     } else {
@@ -297,9 +271,9 @@ bool pack_panel(const WeightView& view, const PanelLayout& layout, const std::ve
   return tiny;
 }
 
-PackedPart pack_part(const WeightView& view, const std::vector<std::int32_t>* order, ThreadPool& pool) {
+PackedPart pack_part(const WeightView& view, const std::vector<std::int32_t>* order, CpuPath path, ThreadPool& pool) {
   PackedPart part;
-  part.layout = make_layout(view);
+  part.layout = make_layout(view, path);
   part.rows = view.rows;
   part.panels = (view.rows + kPanelRows - 1) / kPanelRows;
   const std::size_t panels = static_cast<std::size_t>(view.experts * part.panels);
@@ -354,7 +328,7 @@ std::unique_ptr<CpuLinear> pack_linear(const LinearSource& source, CpuPath path,
   result->experts_ = source.parts.front().experts;
   for (std::size_t i = 0; i < source.parts.size(); ++i) {
     const bool ordered = i < source.row_orders.size() && !source.row_orders[i].empty();
-    PackedPart part = pack_part(source.parts[i], ordered ? &source.row_orders[i] : nullptr, pool);
+    PackedPart part = pack_part(source.parts[i], ordered ? &source.row_orders[i] : nullptr, path, pool);
     part.first_row = result->rows_;
     result->rows_ += part.rows;
     result->parts_.push_back(std::move(part));
