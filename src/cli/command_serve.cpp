@@ -22,6 +22,8 @@
 namespace tensorfold::cli {
 namespace {
 
+constexpr auto kSameWish = std::chrono::milliseconds(250);
+
 /// SIGTERM and SIGINT (SIGHUP, which ends nothing, is read on the way) as something to wait for. Made before any
 /// thread, so that all inherit the blocked mask.
 class StopSignal {
@@ -69,7 +71,11 @@ class StopSignal {
       state->received = true;
       state->changed.notify_all();
     }
-    signal = next();
+    // What stops a process often signals its group as well (timeout(1) does): that is one wish, not impatience.
+    const auto first = std::chrono::steady_clock::now();
+    do {
+      signal = next();
+    } while (std::chrono::steady_clock::now() - first < kSameWish);
     spdlog::warn("second signal {}: stopping without waiting", signal);
     _exit(1);
   }

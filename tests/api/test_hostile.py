@@ -34,6 +34,15 @@ def test_hangup_does_not_end_the_server(start_server):
     assert json.loads(server.get("/health"))["status"] == "ok"
 
 
+def test_a_signal_that_comes_twice_at_once_still_drains(start_server):
+    for _ in range(5):
+        server = start_server()
+        for _ in range(3):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.001)
+        assert server.process.wait(timeout=30) == 0, "".join(server.log)
+
+
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
 @pytest.mark.parametrize("value", [5000, -1, "x", [1, 2**40], 1.5])
 def test_end_tokens_outside_the_vocabulary_are_refused(checkpoint, file, value):
