@@ -1,9 +1,11 @@
 // `tensorfold chat MODEL`: a conversation in the terminal, on the same generation path as the server. Line editing and
 // history come from libedit; Ctrl-C stops a reply, never the program.
 #include <histedit.h>
+#include <langinfo.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <clocale>
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
@@ -17,6 +19,7 @@
 #include "cli/flags.h"
 #include "cli/model_options.h"
 #include "cli/progress.h"
+#include "cli/terminal_text.h"
 #include "serve/api_error.h"
 #include "serve/api_keys.h"
 #include "serve/generation.h"
@@ -46,6 +49,9 @@ class LineReader {
  public:
   LineReader() {
     if (isatty(STDIN_FILENO) != 1) return;
+    // libedit drops what the locale's character set can't say, and the model reads UTF-8.
+    std::setlocale(LC_CTYPE, "");
+    if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
     editor_ = el_init("tensorfold", stdin, stdout, stderr);
     history_ = history_init();
     if (editor_ == nullptr || history_ == nullptr) return;
@@ -111,12 +117,14 @@ struct Bell {
   }
 };
 
-void print_piece(const ReplyPiece& piece, bool dim_reasoning) {
+/// A model may write control sequences; a terminal must not obey them.
+void print_piece(const ReplyPiece& piece, bool terminal) {
   if (!piece.reasoning.empty()) {
-    const bool colour = dim_reasoning;
-    std::printf("%s%s%s", colour ? "\033[2m" : "", piece.reasoning.c_str(), colour ? "\033[0m" : "");
+    const std::string reasoning = terminal ? without_controls(piece.reasoning) : piece.reasoning;
+    std::printf("%s%s%s", terminal ? "\033[2m" : "", reasoning.c_str(), terminal ? "\033[0m" : "");
   }
-  std::fputs(piece.content.c_str(), stdout);
+  const std::string content = terminal ? without_controls(piece.content) : piece.content;
+  std::fwrite(content.data(), 1, content.size(), stdout);
   std::fflush(stdout);
 }
 

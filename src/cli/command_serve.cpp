@@ -22,13 +22,17 @@
 namespace tensorfold::cli {
 namespace {
 
-/// SIGTERM and SIGINT as something to wait for. Made before any thread, so that all inherit the blocked mask.
+constexpr auto kSameWish = std::chrono::milliseconds(250);
+
+/// SIGTERM and SIGINT (SIGHUP, which ends nothing, is read on the way) as something to wait for. Made before any
+/// thread, so that all inherit the blocked mask.
 class StopSignal {
  public:
   StopSignal() {
     sigemptyset(&set_);
     sigaddset(&set_, SIGTERM);
     sigaddset(&set_, SIGINT);
+    sigaddset(&set_, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     thread_ = std::thread([this] { watch(); });
     thread_.detach();  // sigwait has no portable way out; the process ends with it waiting
@@ -47,10 +51,19 @@ class StopSignal {
     bool received = false;
   };
 
+  /// The next signal that asks to stop.
+  int next() {
+    int signal = 0;
+    do {
+      sigwait(&set_, &signal);
+      if (signal == SIGHUP) spdlog::info("SIGHUP: there is no key file to read again");
+    } while (signal == SIGHUP);
+    return signal;
+  }
+
   void watch() {
     const std::shared_ptr<State> state = state_;
-    int signal = 0;
-    sigwait(&set_, &signal);
+    int signal = next();
     spdlog::info("stopping on signal {}", signal);
     if (loading_) _exit(0);
     {
@@ -58,7 +71,11 @@ class StopSignal {
       state->received = true;
       state->changed.notify_all();
     }
-    sigwait(&set_, &signal);
+    // What stops a process often signals its group as well (timeout(1) does): that is one wish, not impatience.
+    const auto first = std::chrono::steady_clock::now();
+    do {
+      signal = next();
+    } while (std::chrono::steady_clock::now() - first < kSameWish);
     spdlog::warn("second signal {}: stopping without waiting", signal);
     _exit(1);
   }

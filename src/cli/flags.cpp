@@ -125,8 +125,10 @@ double parse_number(std::string_view text) {
   return value;
 }
 
-std::string bound_text(const Flag& flag) {
-  if (flag.maximum >= kIntMax) return fmt::format("at least {}", flag.minimum);
+std::string bound_text(const Flag& flag, double number) {
+  if (flag.maximum >= kIntMax) {
+    return number > flag.maximum ? fmt::format("at most {}", flag.maximum) : fmt::format("at least {}", flag.minimum);
+  }
   return fmt::format("between {} and {}", flag.minimum, flag.maximum);
 }
 
@@ -143,7 +145,7 @@ void check_value(const Flag& flag, const std::string& value) {
       throw UsageError(fmt::format("argument {}: invalid {} value: '{}'", flag.name, integer ? "int" : "float", value));
     }
     if (number < flag.minimum || number > flag.maximum) {
-      throw UsageError(fmt::format("argument {}: must be {}, not {}", flag.name, bound_text(flag), value));
+      throw UsageError(fmt::format("argument {}: must be {}, not {}", flag.name, bound_text(flag, number), value));
     }
   }
 }

@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
+#include "cli/terminal_text.h"
 
 namespace tensorfold::cli {
 namespace {
@@ -75,7 +76,8 @@ int run_main(int count, char** values) {
   } catch (const std::bad_alloc&) {
     std::fputs("tensorfold: out of memory\n", stderr);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "tensorfold: %s\n", error.what());
+    // It may quote a name from a file that somebody else wrote.
+    std::fprintf(stderr, "tensorfold: %s\n", without_controls(error.what()).c_str());
   }
   return 1;
 }

@@ -82,6 +82,7 @@ void EngineLoop::end_cancelled() {
 }
 
 void EngineLoop::admit() {
+  const std::size_t before = running_.size();
   while (!waiting_.empty() && static_cast<std::int32_t>(running_.size()) < capacity_.lanes) {
     auto next = std::find_if(waiting_.begin(), waiting_.end(),
                              [](const std::shared_ptr<Stream>& stream) { return !stream->request().background; });
@@ -97,6 +98,10 @@ void EngineLoop::admit() {
     stream->start(Clock::now());
     running_.push_back(stream);
   }
+  if (running_.size() == before) return;
+  // They have left the queue's count: without this /health would show them nowhere until their first pass ends.
+  const std::lock_guard lock(load_mutex_);
+  load_.running = static_cast<std::int32_t>(running_.size());
 }
 
 void EngineLoop::drop_finished() {

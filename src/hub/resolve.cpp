@@ -102,7 +102,10 @@ fs::path resolve_repository(std::string_view repository) {
   }
   const fs::path folder = cache / folder_of(repository);
   if (const auto snapshot = find_snapshot(folder)) return *snapshot;
-  fail(ErrorCode::kNotFound, "{0} isn't in the cache ({1}); run: tensorfold pull {0}", repository, cache.string());
+  fail(ErrorCode::kNotFound,
+       "{0} isn't in the cache ({1}) and this build can't fetch it: run hf download {0}, or pass a folder or a .gguf "
+       "file",
+       repository, cache.string());
 }
 
 std::uint64_t snapshot_bytes(const fs::path& snapshot) {
@@ -168,8 +171,8 @@ std::filesystem::path resolve_model(std::string_view model) {
   }
   const std::string_view without_revision = model.substr(0, model.find('@'));
   if (without_revision.size() < model.size() && is_repository_id(without_revision)) {
-    fail(ErrorCode::kInvalidArgument, "{}: a revision is for pull only; run tensorfold pull {} and then use {}", model,
-         model, without_revision);
+    fail(ErrorCode::kInvalidArgument, "{}: a revision can't be served by name; download it and use {}", model,
+         without_revision);
   }
   if (!is_repository_id(model)) {
     fail(ErrorCode::kInvalidArgument,

@@ -11,7 +11,7 @@
 namespace tensorfold {
 
 /// The folder or .gguf file that `model` names. Throws Error(kInvalidArgument) when it can't be a model's name, and
-/// Error(kNotFound) that says which `pull` to run, or what is wrong with the path.
+/// Error(kNotFound) that says how to get it, or what is wrong with the path.
 std::filesystem::path resolve_model(std::string_view model);
 
 /// The served name without --name: the last component of the repository id or folder, the stem of a .gguf file.

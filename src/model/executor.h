@@ -36,7 +36,7 @@ class Executor final : public LanguageModel {
   const ModelDescription& description() const { return description_; }
   void set_observer(ExecutorObserver observer) { observer_ = std::move(observer); }
   /// Test hook (rule 13): fills a page or slot with NaN bytes, as stale memory might hold.
-  void poison_page(std::int32_t group, std::int32_t page);
+  void poison_page(std::int32_t group, std::int32_t page) override;
   void poison_workspace();
 
  private:

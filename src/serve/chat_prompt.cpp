@@ -58,8 +58,10 @@ PromptTokens render_chat_prompt(const ServedModel& model, const GenerationReques
   try {
     chat.messages = parse_messages(request.messages);
     segments = model.prompts->render(chat);
+    prompt.tokens = model.tokenizer->encode_segments(segments);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    // A limit that these messages meet is met again on every retry: 400, not the 503 of a busy server.
+    if (error.code() != ErrorCode::kInvalidArgument && error.code() != ErrorCode::kResourceExhausted) throw;
     throw ApiError(400, "invalid_request_error", error.what()).with_param("messages");
   }
   prompt.inside_thought = add_generation_prompt && ends_in_open_thought(segments);
@@ -67,7 +69,6 @@ PromptTokens render_chat_prompt(const ServedModel& model, const GenerationReques
   if (chat.reasoning_effort && *chat.reasoning_effort != "none" && prompt.thinking) {
     prompt.effort = coerce_effort(*chat.reasoning_effort, facts.effort_levels);
   }
-  prompt.tokens = model.tokenizer->encode_segments(segments);
   if (prompt.tokens.empty()) throw field_error("messages", "the chat template renders an empty prompt");
   return prompt;
 }

@@ -1,6 +1,7 @@
 // Reading requests, routing them and writing plain replies; generating replies are in connection_generate.cpp.
 #include "serve/connection.h"
 
+#include <poll.h>
 #include <spdlog/spdlog.h>
 
 #include <boost/asio/as_tuple.hpp>
@@ -20,6 +21,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::size_t kWritePieceBytes = 256u << 10;
+constexpr auto kClientCheckInterval = std::chrono::milliseconds(50);
 constexpr auto kLingerTime = std::chrono::seconds(2);
 constexpr std::size_t kLingerBytesMax = 64u << 20;
 
@@ -61,14 +63,21 @@ void Connection::notify() {
 
 Connection::Task<void> Connection::wait(Clock::time_point deadline) {
   if (!notified_) {
-    wake_.expires_at(deadline);
+    const bool asks = generation_ != nullptr && input_.size() > limits::kHttpPipelinedBytesMax && !peer_closed_;
+    wake_.expires_at(asks ? std::min(deadline, Clock::now() + kClientCheckInterval) : deadline);
     co_await wake_.async_wait(asio::as_tuple(asio::use_awaitable));
   }
   notified_ = false;
 }
 
 void Connection::want_input() {
-  if (reading_ || peer_closed_ || input_.size() > limits::kHttpPipelinedBytesMax) return;
+  if (reading_ || peer_closed_) return;
+  if (input_.size() > limits::kHttpPipelinedBytesMax) {
+    // Nothing more is read ahead, so no read can tell that the client left: the socket is asked.
+    pollfd state{socket_.native_handle(), POLLRDHUP, 0};
+    peer_closed_ = ::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+    return;
+  }
   reading_ = true;
   socket_.async_read_some(asio::buffer(read_buffer_), [self = shared_from_this()](error_code error, std::size_t bytes) {
     self->reading_ = false;

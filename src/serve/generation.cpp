@@ -20,13 +20,22 @@ std::string token_sha(const std::vector<std::int32_t>& tokens) {
   return sha256_hex(fmt::format("{}", fmt::join(tokens, ",")), kTokenShaDigits);
 }
 
+std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::string& text, bool add_special_tokens) {
+  try {
+    return tokenizer.encode(text, {.add_special_tokens = add_special_tokens});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kResourceExhausted) throw;
+    throw field_error("prompt", error.what());  // a retry would meet the same limit
+  }
+}
+
 PromptTokens make_prompt(const ServedModel& model, const GenerationRequest& request) {
   if (request.is_chat) return render_chat_prompt(model, request);
   PromptTokens prompt;
   if (request.prompt_is_tokens) {
     prompt.tokens = request.prompt_tokens;
   } else {
-    prompt.tokens = model.tokenizer->encode(request.prompt_text, {.add_special_tokens = request.add_special_tokens});
+    prompt.tokens = encode_text(*model.tokenizer, request.prompt_text, request.add_special_tokens);
     // An empty text still needs a token to start from.
     const std::optional<std::int32_t> first =
         model.tokenizer->bos_token() ? model.tokenizer->bos_token() : model.tokenizer->eos_token();

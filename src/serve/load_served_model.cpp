@@ -25,12 +25,18 @@ using Json = nlohmann::json;
 constexpr std::array<std::string_view, 7> kTurnEnds = {"<|im_end|>",    "<end_of_turn>", "<|eot_id|>", "<|end|>",
                                                        "<|endoftext|>", "<|return|>",    "<|eom_id|>"};
 
+constexpr std::size_t kShownValueBytes = 40;
+constexpr std::int64_t kGgufNoToken = 0xffffffff;  // how a file spells "there is none"
+
 std::optional<std::int32_t> metadata_id(const Json& config, const char* key) {
   const auto found = config.find(key);
   if (found == config.end() || !found->is_number_integer()) return std::nullopt;
   const std::int64_t id = found->get<std::int64_t>();
-  return id >= 0 && id < limits::kVocabularySizeMax ? std::optional<std::int32_t>(static_cast<std::int32_t>(id))
-                                                    : std::nullopt;
+  if (id == kGgufNoToken || id == -1) return std::nullopt;
+  if (id < 0 || id >= limits::kVocabularySizeMax) {
+    fail(ErrorCode::kInvalidCheckpoint, "{} is {}, outside any vocabulary; download the file again", key, id);
+  }
+  return static_cast<std::int32_t>(id);
 }
 
 std::optional<bool> metadata_flag(const Json& config, const char* key) {
@@ -73,6 +79,7 @@ std::string read_text_file(const std::string& path, std::uint64_t bytes_max) {
   if (!file) fail(ErrorCode::kNotFound, "cannot read {}: check the path", path);
   std::string text(static_cast<std::size_t>(bytes_max) + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) fail(ErrorCode::kInvalidArgument, "cannot read {}: give a file, not a folder", path);
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (text.size() > bytes_max) fail(ErrorCode::kInvalidCheckpoint, "{} is larger than {} bytes", path, bytes_max);
   return text;
@@ -81,7 +88,12 @@ std::string read_text_file(const std::string& path, std::uint64_t bytes_max) {
 std::string template_source(const ServedModelOptions& options, const Checkpoint& checkpoint,
                             const Tokenizer& tokenizer) {
   if (!options.chat_template_file.empty()) {
-    return read_text_file(options.chat_template_file, limits::kTemplateSourceBytesMax);
+    std::string source = read_text_file(options.chat_template_file, limits::kTemplateSourceBytesMax);
+    if (source.empty()) {
+      fail(ErrorCode::kInvalidArgument, "--chat-template {} is empty; give a file that holds a template",
+           options.chat_template_file);
+    }
+    return source;
   }
   if (checkpoint.container() == Container::kGguf) {
     return metadata_text(checkpoint.config(), "tokenizer.chat_template", "");
@@ -103,13 +115,33 @@ std::unique_ptr<ops::Backend> make_backend(const ServedModelOptions& options) {
   return ops::make_cpu_backend({.threads = options.threads, .path = ""});
 }
 
-void add_ids(const Json& config, const char* key, std::vector<std::int32_t>& ids) {
+/// Rows that the checkpoint says its vocabulary has; a tokenizer may know fewer (padding), never more that can be
+/// drawn.
+std::int64_t vocabulary_bound(const Json& config, const Tokenizer& tokenizer) {
+  std::int64_t bound = tokenizer.size();
+  if (!config.is_object()) return bound;
+  const auto text_config = config.find("text_config");
+  const bool nested = text_config != config.end() && text_config->is_object();
+  for (const Json* source : {&config, nested ? &*text_config : nullptr}) {
+    if (source == nullptr) continue;
+    const auto size = source->find("vocab_size");
+    if (size != source->end() && size->is_number_unsigned()) bound = std::max(bound, size->get<std::int64_t>());
+  }
+  return bound;
+}
+
+/// A wrong end token would let every reply run to its limit, so it is refused and not skipped.
+void add_ids(const Json& config, const char* key, std::int64_t bound, std::vector<std::int32_t>& ids) {
   const auto found = config.find(key);
-  if (found == config.end()) return;
-  const auto add = [&ids](const Json& value) {
-    if (!value.is_number_integer()) return;
-    const std::int64_t id = value.get<std::int64_t>();
-    if (id >= 0 && id < limits::kVocabularySizeMax) ids.push_back(static_cast<std::int32_t>(id));
+  if (found == config.end() || found->is_null()) return;
+  const auto add = [&ids, key, bound](const Json& value) {
+    const std::int64_t id = value.is_number_integer() ? value.get<std::int64_t>() : -1;
+    if (id < 0 || id >= bound) {
+      fail(ErrorCode::kInvalidCheckpoint,
+           "\"{}\" is {}, but the vocabulary's ids are 0 to {}; download the checkpoint again", key,
+           value.dump().substr(0, kShownValueBytes), bound - 1);
+    }
+    ids.push_back(static_cast<std::int32_t>(id));
   };
   if (found->is_array()) {
     for (const Json& value : *found) add(value);
@@ -140,16 +172,17 @@ std::vector<std::int32_t> end_tokens(const Checkpoint& checkpoint, const Tokeniz
                                      const std::string& source) {
   std::vector<std::int32_t> ids;
   const Json& config = checkpoint.config();
+  const std::int64_t bound = vocabulary_bound(config, tokenizer);
   if (config.is_object()) {
-    add_ids(config, "eos_token_id", ids);
+    add_ids(config, "eos_token_id", bound, ids);
     const auto text_config = config.find("text_config");
-    if (text_config != config.end() && text_config->is_object()) add_ids(*text_config, "eos_token_id", ids);
+    if (text_config != config.end() && text_config->is_object()) add_ids(*text_config, "eos_token_id", bound, ids);
     for (const char* key :
          {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
-      add_ids(config, key, ids);
+      if (metadata_id(config, key)) add_ids(config, key, bound, ids);
     }
   }
-  if (checkpoint.generation_config().is_object()) add_ids(checkpoint.generation_config(), "eos_token_id", ids);
+  if (checkpoint.generation_config().is_object()) add_ids(checkpoint.generation_config(), "eos_token_id", bound, ids);
   if (const auto eos = tokenizer.eos_token()) ids.push_back(*eos);
   for (const std::string_view name : kTurnEnds) {
     if (source.find(name) == std::string::npos) continue;

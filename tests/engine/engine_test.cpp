@@ -240,6 +240,7 @@ TEST(Engine, CancelTakesEffectWithinARound) {
   const auto second = engine->open(request_of(counting_prompt(20), 5), queued.sink());
   gate.wait_for_arrivals(1);
   EXPECT_EQ(engine->load().waiting, 1);
+  EXPECT_EQ(engine->load().running, 1);  // counted from its admission, not from the end of its first pass
   first->cancel();
   second->cancel();
   second->cancel();

@@ -79,11 +79,11 @@ TEST_F(Hub, TheNewestSnapshotWithAConfigFollows) {
   }
 }
 
-TEST_F(Hub, SaysWhatToPullOrWhatIsWrong) {
-  EXPECT_NE(error("o/n", ErrorCode::kNotFound).find("tensorfold pull o/n"), std::string::npos);
+TEST_F(Hub, SaysHowToGetItOrWhatIsWrong) {
+  EXPECT_NE(error("o/n", ErrorCode::kNotFound).find("hf download o/n"), std::string::npos);
   fs::create_directories(root_ / "models--o--n/snapshots" / kOld);
-  EXPECT_NE(error("o/n", ErrorCode::kNotFound).find("tensorfold pull o/n"), std::string::npos);
-  EXPECT_NE(error("o/n@main", ErrorCode::kInvalidArgument).find("pull only"), std::string::npos);
+  EXPECT_NE(error("o/n", ErrorCode::kNotFound).find("hf download o/n"), std::string::npos);
+  EXPECT_NE(error("o/n@main", ErrorCode::kInvalidArgument).find("a revision"), std::string::npos);
   EXPECT_NE(error("name", ErrorCode::kInvalidArgument).find("neither"), std::string::npos);
   EXPECT_NE(error("a/b/c", ErrorCode::kInvalidArgument).find("neither"), std::string::npos);
   EXPECT_NE(error("o/n$", ErrorCode::kInvalidArgument).find("neither"), std::string::npos);

@@ -70,6 +70,7 @@ std::vector<PromptSegment> FakeTemplate::render(const nlohmann::ordered_json& va
   for (const auto& message : variables["messages"]) {
     segments.push_back({"[" + message["role"].get<std::string>() + "]", true});
     segments.push_back({message["content"].get<std::string>(), false});
+    if (segments.back().text == "OVERFLOW") fail(ErrorCode::kResourceExhausted, "the text grows beyond its limit");
     if (segments.back().text == "REJECT") fail(ErrorCode::kInvalidArgument, "the template says no");
   }
   if (variables.value("add_generation_prompt", false)) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/terminal_text.h"
+
 namespace tensorfold::cli {
 namespace {
 
@@ -34,6 +36,8 @@ TEST(Flags, Complaints) {
   EXPECT_NE(complaint({"m", "--port", "--host"}).find("expected one argument"), std::string::npos);
   EXPECT_NE(complaint({"m", "--port", "x"}).find("invalid int"), std::string::npos);
   EXPECT_NE(complaint({"m", "--port", "70000"}).find("between 0 and 65535"), std::string::npos);
+  EXPECT_NE(complaint({"m", "--context", "99999999999"}).find("at most 2147483647"), std::string::npos);
+  EXPECT_NE(complaint({"m", "--context", "-5"}).find("at least 0"), std::string::npos);
   EXPECT_NE(complaint({"m", "--temperature", "warm"}).find("invalid float"), std::string::npos);
   EXPECT_NE(complaint({"m", "--temperature", "inf"}).find("invalid float"), std::string::npos);
   EXPECT_NE(complaint({"m", "--temperature=-1"}).find("--temperature"), std::string::npos);
@@ -50,6 +54,14 @@ TEST(Flags, FlagsOfOtherBuildsAreRefusedByName) {
     EXPECT_EQ(complaint({"m", std::string(name)}), "argument " + std::string(name) + ": not supported by this build");
     for (const Flag& flag : flag_table()) EXPECT_NE(flag.name, name);
   }
+}
+
+TEST(TerminalText, LeavesNothingThatATerminalObeys) {
+  EXPECT_EQ(without_controls(std::string("a\0b\x1b[2J\r\x7f\n\tc", 12)), "ab[2J\n\tc");
+  EXPECT_EQ(without_controls("h\xc3\xa9\xc2\x9b"
+                             "1m \xc2\xa0\xe6\xbc\xa2\xc2"),
+            "h\xc3\xa9"
+            "1m \xc2\xa0\xe6\xbc\xa2\xc2");
 }
 
 TEST(Flags, HelpAnywhereAndItListsEveryFlag) {

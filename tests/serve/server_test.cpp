@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/limits.h"
 #include "serve/fake_model.h"
 #include "serve/http_client.h"
 
@@ -163,7 +164,10 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
                         {R"("chat_template_kwargs":{"enable_thinking":1})", "chat_template_kwargs.enable_thinking"},
                         {R"("stream_options":{"include_usage":"x"})", "stream_options.include_usage"},
                         {R"("model":5)", "model"},
-                        {R"("priority":1)", "priority"}};
+                        {R"("priority":1)", "priority"},
+                        {R"("stop":1180591620717411303424)", "stop"},
+                        {R"("model":1180591620717411303424)", "model"},
+                        {R"("guided_json":{})", "guided_json"}};
   for (const Case& entry : cases) {
     const Reply reply = ask(port(), chat("hi", std::string(",") + entry.fields));
     EXPECT_EQ(reply.status, 400) << entry.fields << reply.body;
@@ -197,7 +201,9 @@ TEST_F(ServerTest, RefusesWrongMessagesAndBodies) {
                           R"({"messages":[{"role":"wizard","content":"x"}]})",
                           R"({"messages":[{"role":"user","content":5}]})",
                           R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]})",
+                          R"({"messages":[{"role":"user","content":1180591620717411303424}]})",
                           R"({"messages":[{"role":"user","content":"REJECT"}]})",
+                          R"({"messages":[{"role":"user","content":"OVERFLOW"}]})",
                           R"({"messages":[}])",
                           "[1]",
                           "{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}",
@@ -266,6 +272,21 @@ TEST_F(ServerTest, CancelsWhenTheClientLeaves) {
     }
   }
   EXPECT_EQ(ask(port(), chat("SAY:still here")).json()["choices"][0]["message"]["content"], "still here");
+}
+
+TEST_F(ServerTest, CancelsWhenAClientLeavesBehindUnreadRequests) {
+  start({}, 1, 2.0);
+  // More than the server reads ahead, and little enough that the rest fits the window: a FIN behind it must arrive.
+  std::string ahead;
+  while (ahead.size() < limits::kHttpPipelinedBytesMax + (8u << 10)) ahead += get("/health");
+  for (int way = 0; way < 2; ++way) {
+    HttpClient client(port());
+    client.send(chat("a", R"(,"max_tokens":4000)") + ahead);
+    ASSERT_TRUE(wait_for([this] { return engine_->load().running == 1; }));
+    std::this_thread::sleep_for(100ms);  // until the server reads no further
+    way == 0 ? client.reset() : client.half_close();
+    ASSERT_TRUE(wait_for([this, way] { return engine_->cancelled() == way + 1; })) << way;
+  }
 }
 
 TEST_F(ServerTest, SixteenClientsAtOnceEqualThemselvesAlone) {

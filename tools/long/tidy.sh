@@ -6,7 +6,7 @@ cmake --preset fuzz || { echo "configuring failed" >&3; exit 1; }
 run-clang-tidy -p build/fuzz -quiet -j "$TENSORFOLD_JOBS" "$PWD/src/.*" >build/long/tidy_all.log 2>/dev/null
 
 # A header's finding is printed once for every file that includes it.
-findings() { grep -hE "^[^ ]+:[0-9]+:[0-9]+: $1: " build/long/tidy_all.log | sort -u; }
+findings() { sed "s/\x1b\[[0-9;]*m//g" build/long/tidy_all.log | grep -E "^[^ ]+:[0-9]+:[0-9]+: $1: " | sort -u; }
 findings error
 findings warning
 echo "== warnings by check"

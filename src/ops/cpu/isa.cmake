@@ -3,7 +3,10 @@
 # library's templates: a weak copy of one, compiled with AVX-512, could be the one that the linker keeps for everybody.
 set(ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
 # GCC 12's own AVX-512 header warns about its _mm512_undefined_ps.
-set(ISA_FLAGS_avx512 ${ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -Wno-uninitialized -Wno-maybe-uninitialized)
+set(ISA_FLAGS_avx512 ${ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  list(APPEND ISA_FLAGS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
+endif()
 set(ISA_FLAGS_amx ${ISA_FLAGS_avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
 set(ISA_FLAGS_neon "")
 

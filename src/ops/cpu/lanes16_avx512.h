@@ -4,7 +4,9 @@
 
 // GCC 12's own intrinsics start from "undefined" values and trip these warnings wherever they are inlined.
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 #include <immintrin.h>
 

@@ -131,14 +131,6 @@ TF_INLINE F32x16 rounded(F32x16 weight) {
   return round_to_bf16(weight);
 }
 
-// Decoding is long enough between two loads that the processor's own prefetching may lag behind.
-inline constexpr std::int64_t kPrefetchBlocks = 4;
-
-template <int kLines>
-TF_INLINE void prefetch_lines(const std::uint8_t* from) {
-  unroll<0, kLines>([&](auto line) TF_INLINE_LAMBDA { __builtin_prefetch(from + 64 * line.value); });
-}
-
 // One row of x: the weights never leave the registers.
 template <int kBits>
 void dot_panel(const PanelLayout& layout, const Panel& panel, const float* x, float* out) {
@@ -147,7 +139,6 @@ void dot_panel(const PanelLayout& layout, const Panel& panel, const float* x, fl
     F32x16 even = zero();
     F32x16 odd = zero();
     const float* inputs = x + block * kBlockColumns;
-    prefetch_lines<kBits>(panel.codes + (block + kPrefetchBlocks) * (64 * kBits));
     decode_block<kBits>(layout, panel, block, [&](auto k, F32x16 weight) TF_INLINE_LAMBDA {
       F32x16& chain = k.value % 2 == 0 ? even : odd;
       chain = fma(rounded<kBits>(weight), set1(inputs[k.value]), chain);

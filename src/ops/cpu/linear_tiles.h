@@ -19,6 +19,7 @@ inline constexpr int kChunkBlocks = 8;
 // With few: how many tiles decoding runs ahead of the products, because a tile can't be loaded before what was stored
 // to it has left the store buffer.
 inline constexpr int kLeadTiles = 8;
+inline constexpr std::int64_t kPrefetchBlocks = 4;
 inline constexpr int kDecodedBytes = 4 * kLeadTiles * kTileBytes;
 static_assert(kDecodedBytes >= kChunkBlocks * kTaskPanels * kTileBytes);
 

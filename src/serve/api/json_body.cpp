@@ -21,9 +21,10 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   bool number_integer(number_integer_t value) override { return add(Json(value)); }
   bool number_unsigned(number_unsigned_t value) override { return add(Json(value)); }
   bool number_float(number_float_t value, const string_t& text) override {
-    // A whole number beyond 64 bits arrives here: a seed may have any size, so its digits are kept.
+    // A whole number beyond 64 bits arrives here: a seed may have any size, so its digits are kept. Only there: a field
+    // that wants a text must not take a number for one.
     const bool whole = text.find_first_not_of("-0123456789") == string_t::npos;
-    return add(whole ? Json(text) : Json(value));
+    return add(whole && in_seed_ ? Json(text) : Json(value));
   }
   bool string(string_t& value) override { return add(Json(std::move(value))); }
   bool binary(binary_t&) override { return refuse("binary values are not JSON"); }
@@ -37,6 +38,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
       return refuse(fmt::format("an object has more than {} keys", limits::kJsonObjectKeysMax));
     }
     member_ = &object[value];  // a repeated key: the last value wins
+    in_seed_ = stack_.size() == 1 && value == "seed";
     return true;
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
@@ -67,6 +69,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
       return refuse(fmt::format("the request body is nested deeper than {} levels", limits::kJsonDepthMax));
     }
     stack_.push_back(place(std::move(container)));
+    in_seed_ = false;
     return true;
   }
   bool close() {
@@ -82,6 +85,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   // Pointers stay valid: a container grows only while it is the innermost one.
   std::vector<Json*> stack_;
   Json* member_ = nullptr;
+  bool in_seed_ = false;  // the next value is the top level's "seed"
   std::string problem_;
 };
 
