@@ -1,12 +1,17 @@
 #include "base/thread_pool.h"
 
+#include <chrono>
+
 #include "base/error.h"
 
 namespace tensorfold {
 namespace {
 
-// About 20-50 us of spinning: longer than the gaps between the loops of one pass, short beside a scheduler tick.
-constexpr int kSpinsBeforeSleep = 4000;
+// How long a thread without work spins before it sleeps: longer than what lies between two passes (drawing tokens, planning
+// the next one), because waking a sleeping thread of a virtual machine costs more than that.
+constexpr auto kSpinTime = std::chrono::milliseconds(2);
+constexpr int kSpinsBetweenClockReads = 256;
+constexpr int kSpinsBeforeYield = 4000;  // of the caller, which waits for items that are being computed
 
 inline void cpu_relax() {
 #if defined(__x86_64__)
@@ -59,12 +64,11 @@ void ThreadPool::worker_loop(int thread) {
   std::uint64_t seen = 0;
   for (;;) {
     int spins = 0;
+    auto sleep_at = std::chrono::steady_clock::now() + kSpinTime;
     while (loop_of(ticket_.load(std::memory_order_acquire)) == seen) {
       if (stopping_.load(std::memory_order_relaxed)) return;
-      if (++spins < kSpinsBeforeSleep) {
-        cpu_relax();
-        continue;
-      }
+      cpu_relax();
+      if (++spins % kSpinsBetweenClockReads != 0 || std::chrono::steady_clock::now() < sleep_at) continue;
       std::unique_lock lock(mutex_);
       sleeping_.fetch_add(1);
       wake_.wait(lock, [&] { return stopping_.load() || loop_of(ticket_.load()) != seen; });
@@ -97,7 +101,7 @@ void ThreadPool::parallel_for(std::int64_t items, const std::function<void(std::
   run_items(0);
   int spins = 0;
   while (items_done_.load(std::memory_order_acquire) != items) {
-    if (++spins < kSpinsBeforeSleep) {
+    if (++spins < kSpinsBeforeYield) {
       cpu_relax();
     } else {
       std::this_thread::yield();
