@@ -3,8 +3,9 @@
 
 usage: summarise_results.py RESULTS_FOLDER STEPS_PASSED STEPS_FAILED
 Fails when a test failed, when a runner left no result, or when more tests were skipped than tests/expected_skips lists
-(one name or name prefix a line, '#' comments).
+(one shell pattern a line, '#' comments).
 """
+import fnmatch
 import pathlib
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -53,7 +54,7 @@ def main():
     expected = [line for line in expected if line]
     unexpected = []
     for name, reason in skipped:
-        listed = any(name.startswith(prefix) or prefix in name for prefix in expected)
+        listed = any(fnmatch.fnmatchcase(name, pattern) for pattern in expected)
         print(f"SKIPPED{'' if listed else ' (not expected)'}: {name}: {reason}")
         if not listed:
             unexpected.append(name)
