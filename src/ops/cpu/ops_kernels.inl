@@ -1,5 +1,5 @@
 // The body of every ops_kernels_<path>.cpp: the shared kernels over the lanes16 header that the unit has included, and
-// their table, in the namespace that the unit has defined as TF_OPS_KERNELS_PATH (avx2, avx512, neon: isa_symbols.sh
+// their table, in the namespace that the unit has defined as TF_OPS_KERNELS_PATH (avx2, avx512, neon: tools/check_kernel_symbols.py
 // checks that such a unit defines nothing outside it).
 #include "ops/cpu/kernels_math.inl"
 //
