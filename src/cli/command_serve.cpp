@@ -122,6 +122,7 @@ int run_serve(const std::vector<std::string>& words) {
   StopSignal stop;
   ServerOptions server_options;
   server_options.host = arguments.text("--host").value_or("127.0.0.1");
+  server_options.allowed_hosts = arguments.list("--allowed-host");
   server_options.port = static_cast<std::uint16_t>(arguments.integer("--port").value_or(8080));
   ApiKeys keys = keys_from(arguments);
   const bool has_keys = keys.required();

@@ -26,6 +26,8 @@ std::vector<Flag> make_table() {
        {},
        0,
        65535},
+      {"--allowed-host", FlagKind::kText, kServe, "NAME",
+       "a further Host name to answer to, beside loopback and --host; may be repeated", {}, 0, 0, true},
       {"--name", FlagKind::kText, kBoth, "TEXT", "model id that clients see (from the model)"},
       {"--alias", FlagKind::kText, kServe, "TEXT", "a further model id; may be repeated", {}, 0, 0, true},
       {"--api-key",
@@ -165,7 +167,6 @@ const std::vector<Flag>& flag_table() {
 
 const std::vector<std::string_view>& unbuilt_flags() {
   static const std::vector<std::string_view> names = {"--unix-socket",
-                                                      "--allowed-host",
                                                       "--api-key-file",
                                                       "--metrics-open",
                                                       "--dashboard",

@@ -41,6 +41,20 @@ HttpResponse unauthorized_response() {
   return response;
 }
 
+HttpResponse host_refused_response(std::string_view host) {
+  HttpResponse response;
+  response.status = 403;
+  response.body = dump({{"error",
+                         {{"message", fmt::format("this server does not answer to the host '{}': start it with "
+                                                  "--allowed-host NAME to allow one",
+                                                  host.substr(0, 255))},
+                          {"type", "invalid_request_error"},
+                          {"param", nullptr},
+                          {"code", "host_not_allowed"}}}});
+  response.close = true;
+  return response;
+}
+
 HttpResponse unknown_path_response(const HttpRequest& request) {
   HttpResponse response;
   response.status = 404;

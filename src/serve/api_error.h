@@ -51,6 +51,8 @@ class ApiError : public std::runtime_error {
 ApiError field_error(const std::string& field, const std::string& message);
 /// 401 with the shape of api.md 3.3; closes.
 HttpResponse unauthorized_response();
+/// 403 for a Host that this server doesn't answer to; closes.
+HttpResponse host_refused_response(std::string_view host);
 /// 404 whose only member is a message that names the path.
 HttpResponse unknown_path_response(const HttpRequest& request);
 /// A project error as the client should see it.

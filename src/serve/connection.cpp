@@ -180,6 +180,8 @@ Connection::Task<bool> Connection::serve_one() {
     const ApiError error(501, "invalid_request_error", fmt::format("method {} is not served", request.method));
     co_return co_await respond(request, error.response(), parser.keep_alive() && !parser.has_body());
   }
+  const std::string_view host = request.single_header("host");
+  if (!server_.hosts.allows(host)) co_return co_await respond(request, host_refused_response(host), false);
   const RouteMatch match = route(request.method, request.path);
   if (match.gated) {
     const std::optional<std::string> label = server_.keys.authorise(request);

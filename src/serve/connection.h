@@ -20,6 +20,7 @@
 #include <optional>
 #include <string>
 
+#include "serve/host_check.h"
 #include "serve/handlers.h"
 #include "serve/http_parser.h"
 #include "serve/server.h"
@@ -33,10 +34,12 @@ struct ServerState {
   ServerState(ServerOptions server_options, ApiKeys api_keys)
       : options(std::move(server_options)),
         keys(std::move(api_keys)),
+        hosts(options.host, options.allowed_hosts),
         workers(static_cast<std::size_t>(options.worker_threads)) {}
 
   ServerOptions options;
   ApiKeys keys;
+  HostCheck hosts;
   boost::asio::io_context io;
   boost::asio::thread_pool workers;
   std::atomic<bool> draining{false};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "serve/api_keys.h"
 #include "serve/served_model.h"
@@ -13,6 +14,7 @@ namespace tensorfold {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
+  std::vector<std::string> allowed_hosts;  // further Host values that are answered (host_check.h)
   std::uint16_t port = 8080;
   int io_threads = 2;
   int worker_threads = 2;

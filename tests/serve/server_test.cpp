@@ -307,6 +307,17 @@ TEST_F(ServerTest, SixteenClientsAtOnceEqualThemselvesAlone) {
   }
 }
 
+TEST_F(ServerTest, RefusesForeignHostsOnEveryRoute) {
+  start();
+  for (const char* path : {"/health", "/v1/models", "/nowhere"}) {
+    const Reply reply = ask(port(), std::string("GET ") + path + " HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    EXPECT_EQ(reply.status, 403) << path;
+    EXPECT_EQ(reply.json()["error"]["code"], "host_not_allowed") << path;
+    EXPECT_TRUE(reply.closes()) << path;
+  }
+  EXPECT_EQ(ask(port(), "GET /health HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").status, 200);
+}
+
 TEST_F(ServerTest, KeysGateAndLabel) {
   start({"secret"});
   EXPECT_EQ(ask(port(), get("/health")).body, R"({"status":"ok"})");
@@ -372,7 +383,7 @@ TEST_F(ServerTest, FramingTortureClosesOrAnswers) {
     int status;
     bool closes;
   };
-  const std::string head = "POST /v1/tokenize HTTP/1.1\r\nHost: x\r\n";
+  const std::string head = "POST /v1/tokenize HTTP/1.1\r\nHost: localhost\r\n";
   const Case cases[] = {
       {head + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, true},
       {head + "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400, true},
@@ -395,7 +406,7 @@ TEST_F(ServerTest, FramingTortureClosesOrAnswers) {
       {"GET /health HTTP/1.0\r\n\r\n", 200, true},
       {"GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", 200, false},
       {"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n", 200, true},
-      {"GET http://host/health HTTP/1.1\r\nHost: host\r\n\r\n", 200, false},
+      {"GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\n\r\n", 200, false},
       {head + "Transfer-Encoding: chunked\r\n\r\nE;x=y\r\n{\"prompt\":\"a\"}\r\n0\r\nT: v\r\n\r\n", 200, false},
       {"POST /unknown HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 404, false},
   };
