@@ -72,7 +72,8 @@ inline testing::AssertionResult same_bits(const std::vector<float>& a, const std
   return testing::AssertionSuccess();
 }
 
-/// Every element within `steps` bf16 steps (2^-8 relative) plus `floor` of the expected one.
+/// Every element within `steps` / 128 of the expected one, plus `floor`: 2^-7 of a value is at least one bf16 step of it and
+/// less than two.
 inline testing::AssertionResult close_to(const std::vector<float>& actual, const std::vector<float>& expected,
                                          float steps, float floor) {
   if (actual.size() != expected.size()) return testing::AssertionFailure() << "sizes differ";

@@ -15,9 +15,11 @@ std::string hash_text(const std::string& text) {
   return fmt::format("{:016x}", value);
 }
 
-std::filesystem::path folder_from(const char* variable, const char* fallback) {
+// `variable`'s folder, or one under .cache/ (./test unpacks the tokenizers there; the other archive is unpacked by hand).
+std::filesystem::path folder_from(const char* variable, const char* under_cache) {
   const char* folder = std::getenv(variable);
-  return folder != nullptr ? folder : fallback;
+  return folder != nullptr ? std::filesystem::path(folder)
+                           : std::filesystem::path(TENSORFOLD_SOURCE_DIR) / ".cache" / under_cache;
 }
 
 void expect_equal_renders(const std::string& name, const std::string& source, const nlohmann::ordered_json& golden) {
@@ -39,7 +41,7 @@ void expect_equal_renders(const std::string& name, const std::string& source, co
 
 TEST(TemplateModels, TokenizerFoldersEqualJinja2) {
   setenv("TZ", "UTC", 1);
-  const std::filesystem::path folder = folder_from("TENSORFOLD_TOKENIZERS_DIR", "/work/cache/tokenizers/tokenizers");
+  const std::filesystem::path folder = folder_from("TENSORFOLD_TOKENIZERS_DIR", "tokenizers");
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "needs ../shared/data/tokenizers.tar.xz unpacked at " << folder;
   int tested = 0;
   const nlohmann::ordered_json renders = read_template_golden("renders.json");
@@ -55,7 +57,7 @@ TEST(TemplateModels, TokenizerFoldersEqualJinja2) {
 
 TEST(TemplateModels, LlamaCppTemplatesEqualJinja2) {
   setenv("TZ", "UTC", 1);
-  const std::filesystem::path folder = folder_from("TENSORFOLD_TEMPLATES_DIR", "/work/cache/llama-cpp/templates");
+  const std::filesystem::path folder = folder_from("TENSORFOLD_TEMPLATES_DIR", "templates");
   if (!std::filesystem::exists(folder)) {
     GTEST_SKIP() << "needs vendor/llama.cpp/models/templates of llama-cpp-python 0.3.36's source archive at " << folder;
   }

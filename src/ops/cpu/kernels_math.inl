@@ -1,5 +1,5 @@
 // Transcendentals and the bf16 rounding over sixteen lanes. The polynomials are minimax fits of our own (relative error
-// below 1e-8 before rounding); the tests hold them to 2 ulp of libm. Results below the smallest normal are zero.
+// below 1e-8 before rounding); the tests hold each to its own bound of at most 2.5 ulp of libm. Results below the smallest normal are zero.
 #pragma once
 
 namespace tensorfold::ops::cpu {
