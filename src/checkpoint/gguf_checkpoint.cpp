@@ -39,11 +39,15 @@ Counts read_header(GgufCursor& cursor) {
   const Counts counts{cursor.read_u64("the tensor count"), cursor.read_u64("the metadata count")};
   // The smallest tensor info is 8 + 4 + 8 + 4 + 8 bytes and the smallest pair 8 + 4 + 1: more can't be in the file.
   if (counts.tensors > limits::kTensorCountMax || counts.tensors > cursor.remaining() / 32) {
-    fail(ErrorCode::kInvalidCheckpoint, "{}: the header claims {} tensors (limit {}); download the file again", file,
-         counts.tensors, limits::kTensorCountMax);
+    fail(ErrorCode::kInvalidCheckpoint,
+         "{}: the header claims {} tensors, more than the file can hold or than {}; it is cut short or damaged, "
+         "download it again",
+         file, counts.tensors, limits::kTensorCountMax);
   }
   if (counts.pairs > limits::kGgufMetadataCountMax || counts.pairs > cursor.remaining() / 13) {
-    fail(ErrorCode::kInvalidCheckpoint, "{}: the header claims {} metadata values (limit {}); download the file again",
+    fail(ErrorCode::kInvalidCheckpoint,
+         "{}: the header claims {} metadata values, more than the file can hold or than {}; it is cut short or "
+         "damaged, download it again",
          file, counts.pairs, limits::kGgufMetadataCountMax);
   }
   return counts;
