@@ -76,7 +76,7 @@ int run(int argc, char** argv) {
                      : ops::make_cpu_backend({});
   auto model = load_language_model(Checkpoint::open(argv[1]), std::move(backend), {});
   const auto pages = static_cast<std::int32_t>(tokens.size() / limits::kKvPageTokens + 2);
-  model->allocate_caches(std::vector<std::int32_t>(model->facts().groups.size(), pages), 2);
+  model->allocate_caches(std::vector<std::int32_t>(model->facts().groups.size(), pages), 2, limits::kWindowRowsMax);
   std::ofstream out(argv[3], std::ios::binary);
   for (std::size_t first = 0; first < tokens.size(); first += kRowsPerPass) {
     const std::size_t count = std::min(kRowsPerPass, tokens.size() - first);

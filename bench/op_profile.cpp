@@ -145,7 +145,7 @@ int run(int argc, char** argv) {
   auto backend = std::make_unique<TimedBackend>(ops::make_cpu_backend(options));
   auto model = load_language_model(Checkpoint::open(model_path), std::move(backend), {});
   const int longest = context + *std::max_element(widths.begin(), widths.end());
-  model->allocate_caches(std::vector<std::int32_t>(model->facts().groups.size(), longest / limits::kKvPageTokens + 2), 2);
+  model->allocate_caches(std::vector<std::int32_t>(model->facts().groups.size(), longest / limits::kKvPageTokens + 2), 2, limits::kWindowRowsMax);
   std::printf("%s, path %s, %d threads, %d keys before the window\n", model_path.c_str(),
               model->facts().backend_path.c_str(), threads, context);
   for (const int rows : widths) {

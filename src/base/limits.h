@@ -46,7 +46,9 @@ inline constexpr std::size_t kNormalizedBytesMax = 512u << 20;
 inline constexpr int kTokenizerStepsMax = 64;  // normalizers, pre-tokenizers, decoders of one tokenizer
 
 // --- engine ----------------------------------------------------------------------------------------------------------
-inline constexpr int kWindowRowsMax = 16;        // pending token + drafts of one lane in one pass
+inline constexpr int kWindowRowsMax = 16;        // pending token + drafts of one lane in one pass, as a rule
+inline constexpr int kTreeRowsMax = 16;          // rows of a window that is a tree
+inline constexpr int kWideWindowRowsMax = 128;   // rows of a window that copies text, where slots hold that many
 inline constexpr int kPassRowsMax = 512;         // rows of one forward pass on the CPU
 inline constexpr int kLanesMax = 256;
 inline constexpr int kKvPageTokens = 64;         // one attention tile (one-arithmetic.md, rule 5)

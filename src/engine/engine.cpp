@@ -92,7 +92,7 @@ class RunningEngine : public Engine {
   RunningEngine(std::unique_ptr<LanguageModel> model, const EngineOptions& options)
       : model_(std::move(model)), mailbox_(std::make_shared<Mailbox>()) {
     const Capacity capacity = plan_capacity(model_->facts(), options, memory_available_bytes());
-    model_->allocate_caches(capacity.page_counts, capacity.slot_count);
+    model_->allocate_caches(capacity.page_counts, capacity.slot_count, limits::kWindowRowsMax);
     facts_.model = model_->facts();
     facts_.lanes = capacity.lanes;
     facts_.context = capacity.context;

@@ -114,7 +114,9 @@ void Executor::allocate_workspace() {
   router_ = allocate(sizes.router + 1, 4);
 }
 
-void Executor::allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count) {
+void Executor::allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
+                               std::int32_t window_rows) {
+  TF_ASSERT(window_rows >= 1 && window_rows <= facts_.window_rows_max);
   TF_ASSERT(page_counts.size() == facts_.groups.size());
   page_counts_ = page_counts;
   slot_count_ = slot_count;
@@ -201,8 +203,45 @@ void Executor::poison_workspace() {
   }
 }
 
-void Executor::settle(std::int32_t slot, const std::vector<std::int32_t>& replay_rows) {
-  if (replay_rows.empty()) return;
+void Executor::read_page(std::int32_t group, std::int32_t page, std::byte* out) {
+  for_each_unit(group, page, [&](std::byte* data, std::size_t bytes) {
+    backend_->copy_to_host(out, data, bytes);
+    out += bytes;
+  });
+}
+
+void Executor::write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) {
+  for_each_unit(group, page, [&](std::byte* data, std::size_t size) {
+    backend_->copy_to_backend(data, bytes, size);
+    bytes += size;
+  });
+}
+
+std::size_t Executor::slot_state_bytes() const {
+  std::size_t bytes = 0;
+  for (const CacheGroup& group : facts_.groups) bytes += group.slot_bytes;
+  return bytes;
+}
+
+void Executor::read_slot(std::int32_t slot, std::byte* out) {
+  for (std::size_t group = 0; group < facts_.groups.size(); ++group) {
+    if (facts_.groups[group].kind != CacheKind::kRecurrent) continue;
+    read_page(static_cast<std::int32_t>(group), slot, out);
+    out += facts_.groups[group].slot_bytes;
+  }
+}
+
+void Executor::write_slot(std::int32_t slot, const std::byte* bytes) {
+  for (std::size_t group = 0; group < facts_.groups.size(); ++group) {
+    if (facts_.groups[group].kind != CacheKind::kRecurrent) continue;
+    write_page(static_cast<std::int32_t>(group), slot, bytes);
+    bytes += facts_.groups[group].slot_bytes;
+  }
+}
+
+void Executor::settle(const PlanLane& lane) {
+  if (lane.replay_rows.empty()) return;
+  TF_ASSERT(!lane.replay_tree);
   for (std::size_t index = 0; index < description_.layers.size(); ++index) {
     const auto* mixer = std::get_if<GatedDeltaMixer>(&description_.layers[index].mixer);
     if (!mixer) continue;
@@ -214,9 +253,9 @@ void Executor::settle(std::int32_t slot, const std::vector<std::int32_t>& replay
     params.dt_bias = weights.dt_bias;
     params.slots = layer_caches_[index].buffer->data();
     params.slot_bytes = layer_caches_[index].unit_bytes;
-    params.slot = slot;
-    params.replay_rows = replay_rows.data();
-    params.replay_count = static_cast<std::int32_t>(replay_rows.size());
+    params.slot = lane.slot;
+    params.replay_rows = lane.replay_rows.data();
+    params.replay_count = static_cast<std::int32_t>(lane.replay_rows.size());
     backend_->gated_delta_settle(params);
   }
 }

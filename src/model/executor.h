@@ -25,12 +25,18 @@ class Executor final : public LanguageModel {
   ~Executor() override;
 
   const ModelFacts& facts() const override { return facts_; }
-  void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count) override;
+  void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
+                       std::int32_t window_rows) override;
   void zero_page(std::int32_t group, std::int32_t page) override;
   void zero_slot(std::int32_t slot) override;
   void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override;
   void copy_slot(std::int32_t from, std::int32_t to) override;
-  void settle(std::int32_t slot, const std::vector<std::int32_t>& replay_rows) override;
+  void settle(const PlanLane& lane) override;
+  void read_page(std::int32_t group, std::int32_t page, std::byte* out) override;
+  void write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) override;
+  std::size_t slot_state_bytes() const override;
+  void read_slot(std::int32_t slot, std::byte* out) override;
+  void write_slot(std::int32_t slot, const std::byte* bytes) override;
   void forward(const RoundPlan& plan, ForwardResult& result) override;
 
   const ModelDescription& description() const { return description_; }

@@ -3,10 +3,13 @@
 // implement it too. Implemented by model/executor.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "base/limits.h"
+#include "model/draft_head.h"
 #include "model/round_plan.h"
 
 namespace tensorfold {
@@ -19,12 +22,15 @@ struct CacheGroup {
   std::int32_t layer_count = 0;
   std::int32_t window = 0;          // kSliding: keys (p − window, p] are visible
   std::uint64_t page_bytes = 0;     // bytes of one page over all the group's layers (0 for kRecurrent)
-  std::uint64_t slot_bytes = 0;     // kRecurrent: bytes of one slot over all the group's layers
+  std::uint64_t slot_bytes = 0;     // bytes of one slot over all the group's layers, without its window rows
+  std::uint64_t slot_window_row_bytes = 0;  // of a slot, per row of the widest window (allocate_caches)
+  bool draft = false;               // a drafter's own keys and values: never seen by a committed row
 };
 
 struct ModelFacts {
   std::string family;              // model_type
   std::string family_title;        // for people
+  std::string checkpoint_id;       // hash of the configuration and of every tensor's bytes or file identity; may be empty in tests
   std::string backend;             // "cpu", "reference", "cuda"
   std::string backend_path;        // "amx", "avx2", ...
   std::int32_t arithmetic_version = 0;
@@ -32,6 +38,7 @@ struct ModelFacts {
   std::int32_t hidden_size = 0;
   std::int32_t context_max = 0;    // positions the model supports
   std::int32_t pass_rows_max = 0;  // rows one forward() admits
+  std::int32_t window_rows_max = limits::kWindowRowsMax;  // rows of a window that allocate_caches may ask for
   std::uint64_t packed_weight_bytes = 0;
   std::vector<CacheGroup> groups;  // page tables in a plan are in this order; kRecurrent groups have empty tables
 };
@@ -50,8 +57,10 @@ class LanguageModel {
   virtual const ModelFacts& facts() const = 0;
 
   /// Allocates the pools, once, before the first pass: `page_counts[g]` pages for group g (page 0, reserved for padding
-  /// rows, is included) and `slot_count` slots (slot 0 likewise). Throws Error(kResourceExhausted).
-  virtual void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count) = 0;
+  /// rows, is included) and `slot_count` slots (slot 0 likewise), whose windows hold up to `window_rows` rows. Throws
+  /// Error(kResourceExhausted).
+  virtual void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
+                               std::int32_t window_rows) = 0;
   /// Pages are zeroed when handed to a stream; so are slots.
   virtual void zero_page(std::int32_t group, std::int32_t page) = 0;
   virtual void zero_slot(std::int32_t slot) = 0;
@@ -65,11 +74,24 @@ class LanguageModel {
       if (facts().groups[group].kind == CacheKind::kRecurrent) poison_page(static_cast<std::int32_t>(group), slot);
     }
   }
-  /// Replays what is pending in `slot`; afterwards exactly one canonical state exists.
-  virtual void settle(std::int32_t slot, const std::vector<std::int32_t>& replay_rows) = 0;
+  /// Replays what is pending in `lane.slot` (its replay_rows; position, pages and replay_tree as in a plan's lane);
+  /// afterwards exactly one canonical state exists.
+  virtual void settle(const PlanLane& lane) = 0;
+
+  /// Snapshots: a page's bytes (CacheGroup::page_bytes) and a settled slot's state (slot_state_bytes()) in host memory.
+  virtual void read_page(std::int32_t group, std::int32_t page, std::byte* out) = 0;
+  virtual void write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) = 0;
+  virtual std::size_t slot_state_bytes() const = 0;
+  virtual void read_slot(std::int32_t slot, std::byte* out) = 0;
+  virtual void write_slot(std::int32_t slot, const std::byte* bytes) = 0;
+
+  /// Drafters that share the model's embedding, head and caches; null when the checkpoint has none.
+  virtual MtpHead* mtp_head() { return nullptr; }
+  virtual BlockDrafter* block_drafter() { return nullptr; }
 
   /// Runs one pass. The plan must satisfy: rows <= pass_rows_max, spans cover the rows in order, a non-committing span has
-  /// at most kWindowRowsMax rows, page tables cover every position, ids are inside the vocabulary.
+  /// at most the window rows of allocate_caches, page tables cover every position, ids are inside the vocabulary. Rows of
+  /// a window form a chain or a tree (PlanRow::parent_row); a tree has at most kTreeRowsMax rows, parents before children.
   virtual void forward(const RoundPlan& plan, ForwardResult& result) = 0;
 };
 

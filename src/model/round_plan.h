@@ -17,7 +17,7 @@ enum RowFlags : std::uint32_t {
 struct PlanRow {
   std::int32_t token = 0;            // vocabulary id; unused when embedding_row >= 0
   std::int32_t embedding_row = -1;   // row of the pass's embedding input (images, audio), or -1
-  std::int32_t sequence_index = 0;   // place in the stream's sequence: where its key is stored
+  std::int32_t sequence_index = 0;   // place in the stream's sequence: one more than its parent's; siblings share it
   std::array<std::int32_t, 3> rope_position{0, 0, 0};  // three axes; equal for text
   std::int32_t parent_row = -1;      // row of the pass that precedes it on its path; -1: the committed sequence
   std::int32_t lane = 0;             // index into RoundPlan::lanes
@@ -34,7 +34,9 @@ struct PlanLane {
   std::int32_t row_count = 0;
   std::int32_t position = 0;    // tokens committed before first_row
   bool commits = true;          // false: a window that may be cut short (see ops/gated_delta.h)
-  std::vector<std::int32_t> replay_rows;  // accepted rows of the slot's kept window
+  std::vector<std::int32_t> replay_rows;  // accepted rows of the slot's kept window, ascending along the accepted path;
+                                          // the window began at position - replay_rows.size()
+  bool replay_tree = false;               // the kept window was a tree: its keys have yet to be moved into the pages
   std::vector<PageTable> pages;           // one per cache group
 };
 

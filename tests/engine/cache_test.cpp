@@ -15,7 +15,7 @@ using testing::FakeModel;
 
 TEST(PagePool, ReservesHandsOutAndTakesBack) {
   FakeModel model;
-  model.allocate_caches({6, 1, 3}, 3);
+  model.allocate_caches({6, 1, 3}, 3, 16);
   PagePool pool(model, {6, 1, 3}, 3, true);
   EXPECT_EQ(pool.unreserved(0), 5);
   EXPECT_TRUE(pool.reserve(0, 3));
@@ -41,7 +41,7 @@ TEST(StreamCache, SlidingGroupsReleaseWhatNoRowSees) {
   const std::int32_t rows = 48, tokens = 2000;
   const std::int32_t most = stream_pages_max(model.facts().groups[2], tokens, rows);
   EXPECT_EQ(most, 3);  // 87 keys, at any offset
-  model.allocate_caches({33, 1, 1 + most}, 2);
+  model.allocate_caches({33, 1, 1 + most}, 2, 16);
   PagePool pool(model, {33, 1, 1 + most}, 2, false);
   StreamCache cache;
   ASSERT_TRUE(cache.admit(pool, model.facts().groups, tokens, rows));

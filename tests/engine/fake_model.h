@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <set>
@@ -52,7 +53,9 @@ class FakeModel : public LanguageModel {
 
   const ModelFacts& facts() const override { return facts_; }
 
-  void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count) override {
+  void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
+                       std::int32_t window_rows) override {
+    window_rows_ = window_rows;
     require(pages_.empty() && page_counts.size() == facts_.groups.size(), "caches are allocated once");
     for (const std::int32_t count : page_counts) pages_.emplace_back(static_cast<std::size_t>(count));
     slots_.resize(static_cast<std::size_t>(slot_count));
@@ -69,8 +72,23 @@ class FakeModel : public LanguageModel {
   void poison_slot(std::int32_t slot) override { at(slot).poisoned = true; }
   void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override { at(group, to) = at(group, from); }
   void copy_slot(std::int32_t from, std::int32_t to) override { at(to) = at(from); }
-  void settle(std::int32_t slot, const std::vector<std::int32_t>& replay_rows) override {
-    replay(at(slot), replay_rows);
+  void settle(const PlanLane& lane) override { replay(at(lane.slot), lane.replay_rows); }
+  void read_page(std::int32_t group, std::int32_t page, std::byte* out) override {
+    std::memcpy(out, &at(group, page), sizeof(Page));
+  }
+  void write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) override {
+    std::memcpy(&at(group, page), bytes, sizeof(Page));
+  }
+  std::size_t slot_state_bytes() const override { return sizeof(std::uint64_t) + sizeof(std::int32_t); }
+  void read_slot(std::int32_t slot, std::byte* out) override {
+    require(at(slot).window.empty(), "a slot is settled before it is read");
+    std::memcpy(out, &at(slot).state, sizeof(std::uint64_t));
+    std::memcpy(out + sizeof(std::uint64_t), &at(slot).count, sizeof(std::int32_t));
+  }
+  void write_slot(std::int32_t slot, const std::byte* bytes) override {
+    at(slot) = Slot{};
+    std::memcpy(&at(slot).state, bytes, sizeof(std::uint64_t));
+    std::memcpy(&at(slot).count, bytes + sizeof(std::uint64_t), sizeof(std::int32_t));
   }
 
   void forward(const RoundPlan& plan, ForwardResult& result) override {
@@ -118,7 +136,7 @@ class FakeModel : public LanguageModel {
       require(lane.first_row == next && lane.row_count > 0, "spans cover the rows in order");
       next += lane.row_count;
       require(next <= static_cast<std::int32_t>(plan.rows.size()), "spans cover the rows in order");
-      require(lane.commits || lane.row_count <= limits::kWindowRowsMax, "window width");
+      require(lane.commits || lane.row_count <= window_rows_, "window width");
       require(lane.slot > 0 && slots.insert(lane.slot).second, "one slot a lane, never the padding slot");
       require(lane.pages.size() == facts_.groups.size(), "a page table per group");
       for (std::int32_t i = 0; i < lane.row_count; ++i) check_row(plan, lane, static_cast<std::int32_t>(l), i);
@@ -231,6 +249,7 @@ class FakeModel : public LanguageModel {
   std::vector<std::vector<Page>> pages_;
   std::vector<Slot> slots_;
   std::vector<float> logits_;
+  std::int32_t window_rows_ = 0;
 };
 
 }  // namespace tensorfold::testing

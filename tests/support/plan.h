@@ -19,7 +19,7 @@ inline std::int32_t pages_for(std::int32_t tokens) {
 inline void allocate_for_one_lane(LanguageModel& model, std::int32_t tokens) {
   std::vector<std::int32_t> pages;
   for (std::size_t i = 0; i < model.facts().groups.size(); ++i) pages.push_back(pages_for(tokens) + 1);
-  model.allocate_caches(pages, 2);
+  model.allocate_caches(pages, 2, 16);
 }
 
 /// Rows [position, position + tokens.size()) of that lane.

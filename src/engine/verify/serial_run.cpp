@@ -11,7 +11,7 @@ SerialRun::SerialRun(std::unique_ptr<LanguageModel> model, std::int32_t tokens_m
     : model_(std::move(model)), tokens_max_(tokens_max) {
   std::vector<std::int32_t> page_counts;
   for (const CacheGroup& group : facts().groups) page_counts.push_back(1 + stream_pages_max(group, tokens_max, 1));
-  model_->allocate_caches(page_counts, 2);
+  model_->allocate_caches(page_counts, 2, 1);
   pool_ = std::make_unique<PagePool>(*model_, page_counts, 2, true);
 }
 
