@@ -3,6 +3,7 @@
 // talk to it through bounded queues and never block it. The engine knows token ids, never text or HTTP.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -76,13 +77,22 @@ struct TokenEvent {
   TokenLogprob chosen;  // with logprobs_top >= 0
   std::vector<TokenLogprob> top;
 };
+struct DraftCounts {
+  std::uint64_t windows = 0;   // that a source filled
+  std::uint64_t drafted = 0;   // rows of drafts that were fed
+  std::uint64_t accepted = 0;  // those that became tokens
+};
+using DraftCountsBySource = std::array<DraftCounts, kDraftKindCount>;  // by DraftKind
 struct StreamStatistics {
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_tokens = 0;
   std::int32_t reply_tokens = 0;
   std::int32_t rounds = 0;
-  std::int32_t drafted = 0;
-  std::int32_t accepted = 0;
+  std::int32_t drafted = 0;   // rows of drafts that were fed, of all sources
+  std::int32_t accepted = 0;  // those that became tokens
+  DraftCountsBySource by_source{};
+  std::int32_t window_rows_min = 0;  // narrowest and widest window; 0 without a round
+  std::int32_t window_rows_max = 0;
   std::uint64_t seed = 0;
   double queue_seconds = 0;
   double prefill_seconds = 0;
@@ -115,9 +125,9 @@ struct EngineOptions {
   double pass_seconds_max = 0.25;        // bound of one pass; prompt slices are sized from measured cost
   bool drafts = true;                    // false: every stream is the serial reference
   std::vector<std::shared_ptr<DraftSource>> draft_sources;  // besides those the engine makes itself (tests)
-  std::int32_t pass_rows_max = 0;        // test hook: cap on rows in one pass (0 = the model's)
-  std::uint64_t schedule_seed = 0;       // test hook: != 0 cuts prompts and mixes lanes at random (fold test)
-  bool poison_freed = false;             // test hook: freed pages and slots are filled with NaN
+  std::int32_t pass_rows_max = 0;                           // test hook: cap on rows in one pass (0 = the model's)
+  std::uint64_t schedule_seed = 0;  // test hook: != 0 cuts prompts and mixes lanes at random (fold test)
+  bool poison_freed = false;        // test hook: freed pages and slots are filled with NaN
 };
 
 struct EngineFacts {
@@ -137,6 +147,7 @@ struct EngineLoad {  // a snapshot for health and metrics
   std::uint64_t prompt_tokens_total = 0;
   std::uint64_t reply_tokens_total = 0;
   std::uint64_t rounds_total = 0;
+  DraftCountsBySource drafts_total{};
 };
 
 class Engine {

@@ -43,17 +43,38 @@ void Stream::start(Clock::time_point now) {
   started_ = now;
 }
 
-void Stream::advance(std::int32_t rows, Clock::time_point now) {
+void Stream::advance_prompt(std::int32_t rows, Clock::time_point now) {
+  TF_ASSERT(phase_ == Phase::kPrompt && rows <= prompt_rows_left());
   fed_ += rows;
-  TF_ASSERT(fed_ <= static_cast<std::int32_t>(context_.size()));
   replay_rows_.clear();
-  if (phase_ == Phase::kDecode) {
-    for (std::int32_t row = 0; row < rows; ++row) replay_rows_.push_back(row);
-    ++statistics_.rounds;
-  } else if (fed_ == prompt_length_) {
-    phase_ = Phase::kDecode;
-    prompt_done_ = now;
-  }
+  if (fed_ < prompt_length_) return;
+  phase_ = Phase::kDecode;
+  prompt_done_ = now;
+}
+
+void Stream::begin_window(std::int32_t rows, bool is_tree, std::optional<DraftKind> source) {
+  TF_ASSERT(phase_ == Phase::kDecode);
+  replay_rows_.clear();
+  replay_tree_ = is_tree;
+  window_source_ = source;
+  StreamStatistics& counts = statistics_;
+  counts.window_rows_min = counts.rounds == 0 ? rows : std::min(counts.window_rows_min, rows);
+  counts.window_rows_max = std::max(counts.window_rows_max, rows);
+  ++counts.rounds;
+  if (!source) return;
+  counts.drafted += rows - 1;
+  ++counts.by_source[static_cast<std::size_t>(*source)].windows;
+  counts.by_source[static_cast<std::size_t>(*source)].drafted += static_cast<std::uint64_t>(rows - 1);
+}
+
+void Stream::commit_row(std::int32_t window_row) {
+  TF_ASSERT(replay_rows_.empty() ? window_row == 0 : window_row > replay_rows_.back());
+  replay_rows_.push_back(window_row);
+  ++fed_;
+  TF_ASSERT(fed_ == static_cast<std::int32_t>(context_.size()));  // N1: what is fed is what was drawn, nothing else
+  if (window_row == 0 || !window_source_) return;
+  ++statistics_.accepted;
+  ++statistics_.by_source[static_cast<std::size_t>(*window_source_)].accepted;
 }
 
 void Stream::append(TokenEvent event, Clock::time_point now) {
