@@ -77,22 +77,21 @@ struct TokenEvent {
   TokenLogprob chosen;  // with logprobs_top >= 0
   std::vector<TokenLogprob> top;
 };
-struct DraftCounts {
-  std::uint64_t windows = 0;   // that a source filled
-  std::uint64_t drafted = 0;   // rows of drafts that were fed
-  std::uint64_t accepted = 0;  // those that became tokens
+struct DraftTally {
+  std::int32_t drafted = 0;   // draft rows fed
+  std::int32_t accepted = 0;  // of them on the accepted path
 };
-using DraftCountsBySource = std::array<DraftCounts, kDraftKindCount>;  // by DraftKind
 struct StreamStatistics {
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_tokens = 0;
   std::int32_t reply_tokens = 0;
   std::int32_t rounds = 0;
-  std::int32_t drafted = 0;   // rows of drafts that were fed, of all sources
-  std::int32_t accepted = 0;  // those that became tokens
-  DraftCountsBySource by_source{};
-  std::int32_t window_rows_min = 0;  // narrowest and widest window; 0 without a round
-  std::int32_t window_rows_max = 0;
+  std::int32_t drafted = 0;
+  std::int32_t accepted = 0;
+  std::array<DraftTally, kDraftKindCount> by_source{};  // by DraftKind; sums are `drafted` and `accepted`
+  std::int32_t rows_min = 0;                            // narrowest window; 0: none yet
+  std::int32_t rows_max = 0;                            // widest window
+  std::vector<std::int32_t> prefill_widths;             // rows of each prompt slice, the first kPrefillWidthsMax
   std::uint64_t seed = 0;
   double queue_seconds = 0;
   double prefill_seconds = 0;
@@ -138,6 +137,13 @@ struct EngineFacts {
   bool scores_prompt = true;
   std::vector<std::string> draft_kinds;  // empty in the first form
 };
+
+struct DraftCounts {
+  std::uint64_t windows = 0;   // that a source filled
+  std::uint64_t drafted = 0;   // draft rows fed
+  std::uint64_t accepted = 0;  // of them on the accepted path
+};
+using DraftCountsBySource = std::array<DraftCounts, kDraftKindCount>;  // by DraftKind
 
 struct EngineLoad {  // a snapshot for health and metrics
   std::int32_t running = 0;

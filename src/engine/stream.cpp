@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/log.h"
 
 namespace tensorfold {
@@ -47,6 +48,7 @@ void Stream::advance_prompt(std::int32_t rows, Clock::time_point now) {
   TF_ASSERT(phase_ == Phase::kPrompt && rows <= prompt_rows_left());
   fed_ += rows;
   replay_rows_.clear();
+  if (statistics_.prefill_widths.size() < limits::kPrefillWidthsMax) statistics_.prefill_widths.push_back(rows);
   if (fed_ < prompt_length_) return;
   phase_ = Phase::kDecode;
   prompt_done_ = now;
@@ -57,14 +59,12 @@ void Stream::begin_window(std::int32_t rows, bool is_tree, std::optional<DraftKi
   replay_rows_.clear();
   replay_tree_ = is_tree;
   window_source_ = source;
-  StreamStatistics& counts = statistics_;
-  counts.window_rows_min = counts.rounds == 0 ? rows : std::min(counts.window_rows_min, rows);
-  counts.window_rows_max = std::max(counts.window_rows_max, rows);
-  ++counts.rounds;
+  ++statistics_.rounds;
+  statistics_.rows_min = statistics_.rows_min == 0 ? rows : std::min(statistics_.rows_min, rows);
+  statistics_.rows_max = std::max(statistics_.rows_max, rows);
   if (!source) return;
-  counts.drafted += rows - 1;
-  ++counts.by_source[static_cast<std::size_t>(*source)].windows;
-  counts.by_source[static_cast<std::size_t>(*source)].drafted += static_cast<std::uint64_t>(rows - 1);
+  statistics_.drafted += rows - 1;
+  statistics_.by_source[static_cast<std::size_t>(*source)].drafted += rows - 1;
 }
 
 void Stream::commit_row(std::int32_t window_row) {
