@@ -123,7 +123,7 @@ struct EngineOptions {
   std::uint64_t cache_memory_bytes = 0;  // for KV pages and state slots; 0 = from the machine's free memory
   double pass_seconds_max = 0.25;        // bound of one pass; prompt slices are sized from measured cost
   bool drafts = true;                    // false: every stream is the serial reference
-  std::vector<std::shared_ptr<DraftSource>> draft_sources;  // besides those the engine makes itself (tests)
+  std::vector<std::shared_ptr<DraftSource>> draft_sources;  // tests: instead of the engine's own
   std::int32_t pass_rows_max = 0;                           // test hook: cap on rows in one pass (0 = the model's)
   std::uint64_t schedule_seed = 0;  // test hook: != 0 cuts prompts and mixes lanes at random (fold test)
   bool poison_freed = false;        // test hook: freed pages and slots are filled with NaN
