@@ -49,8 +49,12 @@ class TimedBackend final : public ops::Backend {
     return inner_->load_linear(source);
   }
   std::size_t kv_page_bytes(const ops::KvGeometry& geometry) const override { return inner_->kv_page_bytes(geometry); }
-  std::size_t gated_delta_slot_bytes(const ops::GatedDeltaGeometry& geometry) const override {
-    return inner_->gated_delta_slot_bytes(geometry);
+  std::size_t kv_tree_bytes(const ops::KvGeometry& geometry) const override { return inner_->kv_tree_bytes(geometry); }
+  std::size_t gated_delta_state_bytes(const ops::GatedDeltaGeometry& geometry) const override {
+    return inner_->gated_delta_state_bytes(geometry);
+  }
+  std::size_t gated_delta_window_row_bytes(const ops::GatedDeltaGeometry& geometry) const override {
+    return inner_->gated_delta_window_row_bytes(geometry);
   }
   void linear(const ops::LinearParams& params) override {
     timed(fmt::format("linear {} x {}", params.weight->rows(), params.weight->columns()),
@@ -65,6 +69,9 @@ class TimedBackend final : public ops::Backend {
     timed("attention_prepare", [&] { inner_->attention_prepare(params); });
   }
   void attention(const ops::AttentionParams& params) override { timed("attention", [&] { inner_->attention(params); }); }
+  void attention_replay(const ops::AttentionReplayParams& params) override {
+    timed("attention_replay", [&] { inner_->attention_replay(params); });
+  }
   void gated_activation(const ops::GatedActivationParams& params) override {
     timed("gated_activation", [&] { inner_->gated_activation(params); });
   }
