@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/draft/draft_source.h"
 #include "engine/path_rule.h"
 #include "engine/sampling_rule.h"
 #include "model/language_model.h"
@@ -37,6 +38,7 @@ struct StreamRequest {
   PrefixKey prompt;                   // tokens: at least one; identity is filled in by the engine
   std::int32_t reply_tokens_max = 0;  // >= 0; 0 only scores the prompt
   SamplingRule sampling;
+  LogitRule logit_rule;
   std::vector<std::int32_t> stop_tokens;  // ids that end the reply (they are counted and delivered, marked)
   bool ignore_stop_tokens = false;
   std::unique_ptr<PathRule> rule;  // may be null
@@ -111,6 +113,8 @@ struct EngineOptions {
   std::int32_t context = 0;              // --context; 0 = what model and memory allow
   std::uint64_t cache_memory_bytes = 0;  // for KV pages and state slots; 0 = from the machine's free memory
   double pass_seconds_max = 0.25;        // bound of one pass; prompt slices are sized from measured cost
+  bool drafts = true;                    // false: every stream is the serial reference
+  std::vector<std::shared_ptr<DraftSource>> draft_sources;  // besides those the engine makes itself (tests)
   std::int32_t pass_rows_max = 0;        // test hook: cap on rows in one pass (0 = the model's)
   std::uint64_t schedule_seed = 0;       // test hook: != 0 cuts prompts and mixes lanes at random (fold test)
   bool poison_freed = false;             // test hook: freed pages and slots are filled with NaN
