@@ -113,6 +113,7 @@ RoundPlan window_plan(const LanguageModel& model, std::int32_t rows, std::int32_
     PlanRow each;
     each.token = (row * 7919 + 11) % model.facts().vocabulary_size;
     each.sequence_index = context + row;
+    each.parent_row = row - 1;
     each.rope_position.fill(each.sequence_index);
     each.flags = row + 1 == rows || rows <= limits::kWindowRowsMax ? kRowWantsLogits : 0u;
     plan.rows.push_back(each);

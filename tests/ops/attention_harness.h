@@ -82,6 +82,7 @@ class AttentionHarness {
     return random_floats(width, 5000 + seed * 100 + static_cast<unsigned>(row));
   }
   void poison_tree_row(unsigned seed, std::int32_t row) { poisoned_[{seed, row}] = true; }
+  std::vector<float>& inputs(int lane) { return qkv_[static_cast<std::size_t>(lane)]; }
   void set_row(int lane, int position, const std::vector<float>& input) {
     std::copy(input.begin(), input.end(), qkv_[static_cast<std::size_t>(lane)].begin() + position * shape_.stride());
   }

@@ -112,6 +112,7 @@ class GatedDeltaHarness {
     return random_floats(static_cast<std::size_t>(stride_), 7000 + seed * 100 + static_cast<unsigned>(row));
   }
   const std::vector<float>& tree_row(int lane, std::int32_t row) const { return tree_outputs_.at({lane, row}); }
+  std::vector<float>& inputs(int lane) { return inputs_[static_cast<std::size_t>(lane)]; }
   void set_row(int lane, int position, const std::vector<float>& input) {
     std::copy(input.begin(), input.end(), inputs_[static_cast<std::size_t>(lane)].begin() + position * stride_);
   }

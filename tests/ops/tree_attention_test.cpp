@@ -38,9 +38,10 @@ const Shape kShapes[] = {
 };
 
 /// Compares every row of the tree that `tree` last ran on `lane` with its path on `plain`, whose lane stands at the same
-/// position: leaf by leaf, as one chain or row by row. Rows of `excluded` subtrees are left out.
+/// position: leaf by leaf, as one chain or row by row.
 void expect_paths(const Harness& tree, Harness& plain, const Step& step, const std::string& what) {
   const int position = plain.position(step.lane);
+  const auto inputs = plain.inputs(step.lane);
   for (std::int32_t leaf = 0; leaf < step.count; ++leaf) {
     if (!is_leaf(step.parents, leaf)) continue;
     const auto path = path_to(step.parents, leaf);
@@ -59,6 +60,7 @@ void expect_paths(const Harness& tree, Harness& plain, const Step& step, const s
     }
   }
   plain.rewind(step.lane, position);
+  plain.inputs(step.lane) = inputs;
 }
 
 TEST(TreeAttention, EveryRowIsItsPathAtEveryBoundary) {

@@ -102,6 +102,7 @@ class Rounds {
   void check_tree(const Step& step) {
     const int position = plain_.position(step.lane);
     const auto saved = plain_.save(step.lane);
+    const auto inputs = plain_.inputs(step.lane);
     for (std::int32_t leaf = 0; leaf < step.count; ++leaf) {
       if (!is_leaf(step.parents, leaf)) continue;
       plain_.restore(step.lane, position, saved);
@@ -109,6 +110,7 @@ class Rounds {
     }
     const auto path = path_to(step.parents, draw(step.count));
     plain_.restore(step.lane, position, saved);
+    plain_.inputs(step.lane) = inputs;
     run_path(step, path);
     tested_.accept(step.lane, step.seed, path);
   }
