@@ -22,6 +22,7 @@ TEST(Fold, FakeModelUnderRandomSchedules) {
   options.schedules = 60;
   options.seed = 20260;
   options.prompt_tokens_max = 330;
+  options.reply_tokens_max = 48;
   const fold::Report report = fold::run(fake, options);
   EXPECT_TRUE(report.passed()) << report.first_failure;
   EXPECT_GT(report.streams_cancelled, 0);
