@@ -14,6 +14,7 @@ namespace {
 constexpr double kIntMax = 2147483647.0;
 constexpr double kUnbounded = std::numeric_limits<double>::max();
 constexpr unsigned kBoth = kServe | kChat;
+constexpr unsigned kComputing = kServe | kChat | kVerify;
 
 std::vector<Flag> make_table() {
   return {
@@ -92,14 +93,17 @@ std::vector<Flag> make_table() {
        "LEVEL",
        "default effort (the template's own)",
        {"minimal", "low", "medium", "high", "xhigh", "max"}},
-      {"--backend", FlagKind::kChoice, kBoth, "NAME", "what computes (auto)", {"auto", "cpu", "reference"}},
+      {"--backend", FlagKind::kChoice, kComputing, "NAME", "what computes (auto)", {"auto", "cpu", "reference"}},
       {"--rounding",
        FlagKind::kChoice,
-       kBoth,
+       kComputing,
        "RULE",
        "reference backend: round nothing, or where the CPU rounds (none)",
        {"none", "backend"}},
-      {"--threads", FlagKind::kInteger, kBoth, "N", "compute threads (all cores)", {}, 1, 4096},
+      {"--threads", FlagKind::kInteger, kComputing, "N", "compute threads (all cores)", {}, 1, 4096},
+      {"--schedules", FlagKind::kInteger, kVerify, "N", "random schedules to run (20)", {}, 1, kIntMax},
+      {"--seed", FlagKind::kInteger, kVerify, "N", "seed of the schedules (1)", {}, -kUnbounded, kUnbounded},
+      {"--json", FlagKind::kSwitch, kVerify, "", "print the report as one JSON object"},
       {"--profile", FlagKind::kChoice, kServe, "NAME", "names the current defaults", {"stable"}},
       {"--no-update-check", FlagKind::kSwitch, kServe, "", "accepted; there is no update check"},
   };
@@ -336,6 +340,8 @@ std::string usage_line(Command command) {
       return "usage: tensorfold serve MODEL [flags]";
     case kChat:
       return "usage: tensorfold chat MODEL [flags]";
+    case kVerify:
+      return "usage: tensorfold verify MODEL [flags]";
     case kInfo:
       break;
   }

@@ -107,14 +107,6 @@ std::string template_source(const ServedModelOptions& options, const Checkpoint&
   return source;
 }
 
-std::unique_ptr<ops::Backend> make_backend(const ServedModelOptions& options) {
-  if (options.backend == "reference") {
-    const auto rounding = options.rounding == "backend" ? ops::Rounding::kBackend : ops::Rounding::kNone;
-    return ops::make_reference_backend(rounding, std::max(options.threads, 1));
-  }
-  return ops::make_cpu_backend({.threads = options.threads, .path = ""});
-}
-
 /// Rows that the checkpoint says its vocabulary has; a tokenizer may know fewer (padding), never more that can be
 /// drawn.
 std::int64_t vocabulary_bound(const Json& config, const Tokenizer& tokenizer) {
@@ -162,6 +154,14 @@ std::vector<std::string> public_names(const ServedModelOptions& options) {
 }
 
 }  // namespace
+
+std::unique_ptr<ops::Backend> make_backend(const ServedModelOptions& options) {
+  if (options.backend == "reference") {
+    const auto rounding = options.rounding == "backend" ? ops::Rounding::kBackend : ops::Rounding::kNone;
+    return ops::make_reference_backend(rounding, std::max(options.threads, 1));
+  }
+  return ops::make_cpu_backend({.threads = options.threads, .path = ""});
+}
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const Checkpoint& checkpoint) {
   if (checkpoint.container() == Container::kGguf) return Tokenizer::from_gguf(gguf_vocabulary(checkpoint));
