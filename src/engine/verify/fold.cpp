@@ -276,12 +276,6 @@ void Schedule::compare(std::size_t index) {
   if (!cancelled && record.reply.size() != record.expected_reply.size()) {
     return failure(index, "gave {} of {} reply tokens", record.reply.size(), record.reply_tokens_max);
   }
-  for (std::size_t i = 0; i < record.reply.size(); ++i) {
-    ++report_.tokens_compared;
-    if (i >= record.expected_reply.size() || record.reply[i] != record.expected_reply[i]) {
-      return failure(index, "reply token {} is {}, not the plain run's", i, record.reply[i]);
-    }
-  }
   // Each fed row was reported once, in order.
   if (!cancelled && record.rows.size() != record.expected_rows.size()) {
     return failure(index, "reported {} rows, expected {}", record.rows.size(), record.expected_rows.size());
@@ -293,6 +287,12 @@ void Schedule::compare(std::size_t index) {
     ++report_.rows_compared;
     if (record.rows[i].bits != record.expected_rows[i]) {
       return failure(index, "logits of row {} differ from the one-row-at-a-time run's ({} prompt tokens)", i, prompt);
+    }
+  }
+  for (std::size_t i = 0; i < record.reply.size(); ++i) {
+    ++report_.tokens_compared;
+    if (i >= record.expected_reply.size() || record.reply[i] != record.expected_reply[i]) {
+      return failure(index, "reply token {} is {}, not the plain run's", i, record.reply[i]);
     }
   }
 }
