@@ -1,14 +1,18 @@
-// The one executor: walks any description on any backend. It owns the KV pools and the state slots, checks each plan, and
-// knows nothing of scheduling or text; what a layer computes is model/layer_runner's. One thread drives it.
+// The one executor: walks any description on any backend. It owns the KV pools and the state slots, checks each plan,
+// and knows nothing of scheduling or text; what a layer computes is model/layer_runner's. One thread drives it.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "model/block_drafter.h"
 #include "model/description.h"
+#include "model/kept_rows.h"
 #include "model/language_model.h"
 #include "model/layer_runner.h"
+#include "model/logits_head.h"
+#include "model/mtp_head.h"
 #include "model/weights.h"
 #include "ops/backend.h"
 
@@ -17,12 +21,14 @@ namespace tensorfold {
 /// Test hooks: see inside a pass. Pointers are host memory, valid during the call.
 struct ExecutorObserver {
   std::function<void(std::int32_t layer, const float* residual, std::int64_t rows)> on_layer;
-  std::function<void(std::int32_t layer, const std::int32_t* experts, std::int64_t rows, std::int32_t top_k)> on_experts;
+  std::function<void(std::int32_t layer, const std::int32_t* experts, std::int64_t rows, std::int32_t top_k)>
+      on_experts;
 };
 
 class Executor final : public LanguageModel {
  public:
-  Executor(ModelDescription description, ModelWeights weights, std::unique_ptr<ops::Backend> backend);
+  Executor(ModelDescription description, ModelWeights weights, std::unique_ptr<ops::Backend> backend,
+           std::unique_ptr<LoadedDrafter> drafter = nullptr);
   ~Executor() override;
 
   const ModelFacts& facts() const override { return facts_; }
@@ -39,6 +45,8 @@ class Executor final : public LanguageModel {
   void read_slot(std::int32_t slot, std::byte* out) override;
   void write_slot(std::int32_t slot, const std::byte* bytes) override;
   void forward(const RoundPlan& plan, ForwardResult& result) override;
+  MtpHead* mtp_head() override { return mtp_head_.get(); }
+  BlockDrafter* block_drafter() override { return drafter_.get(); }
 
   const ModelDescription& description() const { return description_; }
   void set_observer(ExecutorObserver observer) { observer_ = std::move(observer); }
@@ -49,29 +57,34 @@ class Executor final : public LanguageModel {
  private:
   struct Pass;
 
+  void add_cache(const LayerDescription& layer);
+  void add_mtp_cache();
+  void add_drafter_caches(DrafterDescription& drafter);
   void build_rope_tables(std::int32_t positions);
   void check_plan(const RoundPlan& plan) const;
   Pass prepare(const RoundPlan& plan);
   void run_head(const Pass& pass, ForwardResult& result);
-  void return_hidden(const Pass& pass, ForwardResult& result);
+  void keep_taps(std::int32_t layer, const Pass& pass);
+  void keep_hidden(Pass& pass, ForwardResult& result);
   void for_each_unit(std::int32_t group, std::int32_t unit, const std::function<void(std::byte*, std::size_t)>& visit);
-
-  float* floats(const std::unique_ptr<ops::Buffer>& buffer) { return static_cast<float*>(buffer->data()); }
 
   ModelDescription description_;
   ModelWeights weights_;
   std::unique_ptr<ops::Backend> backend_;
   ModelFacts facts_;
   ExecutorObserver observer_;
-  std::vector<LayerCache> layer_caches_;  // one per layer
+  std::vector<LayerCache> layer_caches_;  // one per layer, then those of drafters
   std::vector<std::unique_ptr<ops::Buffer>> rope_tables_;
   std::int32_t rope_positions_ = 0;
   std::int32_t slot_count_ = 0;
   std::vector<std::int32_t> page_counts_;
 
   std::unique_ptr<LayerRunner> runner_;
-  std::unique_ptr<ops::Buffer> logits_;        // [logit rows, vocabulary], grown on demand
-  std::vector<float> host_logits_;             // only when the backend's memory is not the host's
+  std::unique_ptr<LogitsHead> logits_;
+  KeptRows hidden_;                          // fp32 [rows, hidden], final-normed
+  std::unique_ptr<MtpHeadRunner> mtp_head_;  // null without a head
+  KeptRows taps_;  // activations [rows, taps · hidden], residual stream after the drafter's layers
+  std::unique_ptr<DflashDrafter> drafter_;  // null without a drafter
   std::vector<float> host_hidden_;
 };
 

@@ -51,6 +51,8 @@ class ReferenceBackend final : public Backend {
   void attention(const AttentionParams& params) override;
   void gated_activation(const GatedActivationParams& params) override;
   void soft_cap(const SoftCapParams& params) override;
+  void round_rows(const RoundRowsParams& params) override;
+  void block_convolution(const BlockConvolutionParams& params) override;
   std::size_t gated_delta_slot_bytes(const GatedDeltaGeometry& geometry) const override;
   void gated_delta(const GatedDeltaParams& params) override;
   void gated_delta_settle(const GatedDeltaSettleParams& params) override;
