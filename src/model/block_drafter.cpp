@@ -103,8 +103,7 @@ void DflashDrafter::write_keys(const DrafterLayer& layer, const DrafterLayerWeig
   prepare.rope_positions = positions.data();
   prepare.lanes = spans.data();
   prepare.lane_count = static_cast<std::int32_t>(spans.size());
-  prepare.pool.pages = cache.buffer->data();
-  prepare.pool.page_bytes = cache.unit_bytes;
+  prepare.pool = cache.kv_pool();
   prepare.q_out = runner_.queries();
   backend_.attention_prepare(prepare);
 }
@@ -219,44 +218,19 @@ void DflashDrafter::leave(const ops::Linear& projection, const BlockConvolutionW
   convolve(convolution, 1, batch, runner_.residual(), nullptr);
 }
 
-void DflashDrafter::attend_spans(const DrafterLayer&, const LayerCache& cache, const std::vector<ops::LaneSpan>& spans,
-                                 std::int32_t window) {
+void DflashDrafter::attend(const DrafterLayer& layer, const LayerCache& cache,
+                           const std::vector<ops::LaneSpan>& spans) {
   ops::AttentionParams params;
   params.geometry = {drafter_.kv_heads, drafter_.head_dim};
   params.heads = drafter_.heads;
   params.q = runner_.queries();
-  params.pool.pages = cache.buffer->data();
-  params.pool.page_bytes = cache.unit_bytes;
+  params.pool = cache.kv_pool();
   params.lanes = spans.data();
   params.lane_count = static_cast<std::int32_t>(spans.size());
   params.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(drafter_.head_dim)));
-  params.window = window;
+  params.window = layer.window;
   params.out = runner_.mixed();
   backend_.attention(params);
-}
-
-// A row that sees its whole block is a row at the block's last position, with a window that reaches back as far as its
-// own. Rows at the same distance from their blocks' ends go together.
-void DflashDrafter::attend(const DrafterLayer& layer, const LayerCache& cache,
-                           const std::vector<ops::LaneSpan>& spans) {
-  if (layer.causal) {
-    attend_spans(layer, cache, spans, layer.window);
-    return;
-  }
-  std::int32_t longest = 0;
-  for (const auto& each : spans) longest = std::max(longest, each.row_count);
-  for (std::int32_t distance = 0; distance < longest; ++distance) {
-    std::vector<ops::LaneSpan> rows;
-    for (const auto& each : spans) {
-      if (each.row_count <= distance) continue;
-      ops::LaneSpan row = each;
-      row.first_row = each.first_row + each.row_count - 1 - distance;
-      row.row_count = 1;
-      row.position = each.position + each.row_count - 1;
-      rows.push_back(row);
-    }
-    attend_spans(layer, cache, rows, layer.window > 0 ? layer.window + distance : 0);
-  }
 }
 
 void DflashDrafter::run_layer(std::size_t index, const std::vector<Block>& blocks, const Batch& batch) {
@@ -267,6 +241,7 @@ void DflashDrafter::run_layer(std::size_t index, const std::vector<Block>& block
   for (std::size_t i = 0; i < batch.block_count; ++i) {
     const Block& block = blocks[batch.first_block + i];
     spans.push_back(span(*block.pages, cache, layer.window, batch.starts[i], block.row_count, block.position));
+    spans.back().mutual = !layer.causal;
   }
   enter(layer.input_norm, weights.input_norm, weights.attention_convolution, batch);
   write_keys(layer, weights, cache, spans, batch.positions, true);

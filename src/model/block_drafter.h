@@ -60,8 +60,6 @@ class DflashDrafter final : public BlockDrafter {
   void write_keys(const DrafterLayer& layer, const DrafterLayerWeights& weights, const LayerCache& cache,
                   const std::vector<ops::LaneSpan>& spans, const std::vector<std::int32_t>& positions, bool queries);
   void attend(const DrafterLayer& layer, const LayerCache& cache, const std::vector<ops::LaneSpan>& spans);
-  void attend_spans(const DrafterLayer& layer, const LayerCache& cache, const std::vector<ops::LaneSpan>& spans,
-                    std::int32_t window);
   /// The normed input of a layer's half, through the convolution before it where there is one, in runner.normed().
   void enter(const NormDescription& norm, const float* weight, const BlockConvolutionWeights& convolution,
              const Batch& batch);
