@@ -74,6 +74,8 @@ Trace run(LanedModel& laned, const std::vector<std::int32_t>& tokens, std::size_
     drafter.propose({{tokens[kContextRows], kContextRows, rows, 1, &laned.pages[0]}}, result);
     trace.candidates[rows] = result.at(0);
   }
+  drafter.set_on_context({});  // they point into this function
+  drafter.set_on_hidden({});
   return trace;
 }
 
@@ -283,7 +285,7 @@ TEST(Drafter, WhatDoesntFitIsRefusedByName) {
       {"\"sliding_window\": 8", "\"sliding_window\": 3", "sliding_window"},
       {"\"selector_rank\": 8", "\"selector_rank\": 16", "candidate_selector"},
       {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1", "layer_types"},
-      {"\"dflash_config\"", "\"other_config\"", "mask_token_id"},
+      {"\"dflash_config\"", "\"other_config\"", "target_layer_ids"},
   };
   for (const auto& [from, to, named] : changes) {
     const std::string message = error_with(from, to);
