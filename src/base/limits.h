@@ -53,6 +53,9 @@ inline constexpr int kPassRowsMax = 512;         // rows of one forward pass on 
 inline constexpr int kLanesMax = 256;
 inline constexpr int kKvPageTokens = 64;         // one attention tile (one-arithmetic.md, rule 5)
 inline constexpr std::size_t kPassLogitsBytesMax = 64u << 20;  // logits of one pass beyond one row a stream (scoring)
+inline constexpr std::size_t kPrefixNodesMax = 1u << 20;   // blocks of 64 tokens in the tree of kept prefixes
+inline constexpr std::size_t kPromptMarksMax = 4096;       // message ends that a request may name
+inline constexpr std::size_t kPrefixMediaMax = 65'536;     // distinct images and sounds in kept prefixes
 inline constexpr std::size_t kStreamQueueMax = 1024;       // requests waiting for a lane
 inline constexpr std::size_t kStreamEventsMax = 1u << 16;  // undelivered events of one stream
 

@@ -1,0 +1,255 @@
+// Kept prefixes in the life of a stream (see prefix_cache.h).
+#include "engine/cache/prefix_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "engine/stream.h"
+
+namespace tensorfold {
+namespace {
+
+constexpr std::int32_t kPageTokens = limits::kKvPageTokens;
+constexpr std::int32_t kSharedTokensMin = kPageTokens;   // waiting for less isn't worth it
+constexpr std::int32_t kSnapshotTokensMin = kPageTokens;  // a shorter prefix is computed in less than a pass
+constexpr std::int32_t kMarkSpacingMin = 512, kMarkSpacingMax = 4096;
+constexpr std::size_t kLastMessages = 2;  // ends of the last messages are where the next turn and an edit resume
+
+/// A resume point costs a snapshot or a window of pages: as many tokens apart as the full groups' keys of those tokens
+/// cost, within bounds.
+std::int32_t mark_spacing(const std::vector<CacheGroup>& groups, std::uint64_t snapshot_bytes) {
+  std::uint64_t page_bytes = 0, point_bytes = snapshot_bytes;
+  for (const CacheGroup& group : groups) {
+    if (group.kind == CacheKind::kSliding && group.window > 0) {
+      point_bytes += group.page_bytes * (static_cast<std::uint64_t>(group.window) / kPageTokens + 1);
+    } else {
+      page_bytes += group.page_bytes;
+    }
+  }
+  const std::uint64_t tokens = point_bytes * kPageTokens / std::max<std::uint64_t>(page_bytes, 1);
+  return static_cast<std::int32_t>(std::clamp<std::uint64_t>(tokens, kMarkSpacingMin, kMarkSpacingMax));
+}
+
+}  // namespace
+
+PrefixCache::PrefixCache(LanguageModel& model, PagePool& pool, const Capacity& capacity, bool shared_by_all)
+    : model_(model),
+      pool_(pool),
+      groups_(model.facts().groups),
+      pass_rows_(capacity.pass_rows),
+      shared_by_all_(shared_by_all) {
+  if (capacity.prefix_budget.is_empty()) return;
+  tree_ = std::make_unique<PrefixTree>(model, pool, capacity.prefix_budget);
+  mark_spacing_ = mark_spacing(groups_, tree_->is_recurrent() ? model.slot_state_bytes() : 0);
+  pool_.set_reclaimer([this](std::int32_t group) { return tree_->reclaim(group); });
+}
+
+PrefixCache::~PrefixCache() {
+  pool_.set_reclaimer(nullptr);
+}
+
+void PrefixCache::open(Stream& stream) {
+  if (!is_enabled()) return;
+  StreamPrefix& prefix = stream.prefix;
+  prefix.keeps = true;
+  prefix.scope = shared_by_all_ ? "all" : "key " + stream.request().prompt.owner;
+  if (!stream.request().prompt.media.empty()) name_media(stream);
+}
+
+/// Each distinct content gets a key element of its own, so that comparing elements compares whole content hashes.
+void PrefixCache::name_media(Stream& stream) {
+  const PrefixKey& key = stream.request().prompt;
+  stream.prefix.elements = key.tokens;
+  for (const MediaUnit& unit : key.media) {
+    auto found = media_names_.find(unit.content_hash);
+    if (found == media_names_.end()) {
+      if (media_names_.size() >= limits::kPrefixMediaMax) {
+        stream.prefix.keeps = false;
+        return;
+      }
+      const std::int32_t name = -1 - static_cast<std::int32_t>(media_names_.size());
+      found = media_names_.emplace(unit.content_hash, name).first;
+    }
+    const std::int32_t end = unit.first_index + unit.row_count;
+    TF_ASSERT(unit.first_index >= 0 && end <= static_cast<std::int32_t>(key.tokens.size()));
+    for (std::int32_t i = unit.first_index; i < end; ++i) stream.prefix.elements[static_cast<std::size_t>(i)] = found->second;
+  }
+}
+
+PrefixTree::Elements PrefixCache::elements_of(Stream& stream, std::int32_t count) {
+  std::vector<std::int32_t>& own = stream.prefix.elements;
+  const std::vector<std::int32_t>& tokens = stream.context();
+  if (own.empty()) return PrefixTree::Elements(tokens).first(static_cast<std::size_t>(count));
+  own.insert(own.end(), tokens.begin() + static_cast<std::ptrdiff_t>(own.size()), tokens.end());
+  return PrefixTree::Elements(own).first(static_cast<std::size_t>(count));
+}
+
+std::vector<PrefixTree::Range> PrefixCache::uncut_of(const Stream& stream) const {
+  std::vector<PrefixTree::Range> ranges;
+  for (const MediaUnit& unit : stream.request().prompt.media) {
+    ranges.push_back({unit.first_index, unit.first_index + unit.row_count});
+  }
+  return ranges;
+}
+
+/// Where the prompt's resume points are: end of the system prompt, ends of the last messages, the last token but one (an
+/// identical request resumes there), other message ends and bare positions a good distance apart.
+void PrefixCache::plan_marks(Stream& stream) {
+  StreamPrefix& prefix = stream.prefix;
+  prefix.marks.clear();
+  if (tree_->resumes_anywhere()) return;
+  const std::int32_t first = std::max(stream.fed() + 1, kSnapshotTokensMin);
+  const std::int32_t last = stream.prompt_length() - 1;
+  std::vector<std::int32_t> wanted, others;
+  if (last >= first) wanted.push_back(last);
+  const std::vector<PromptMark>& marks = stream.request().marks;
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    if (marks[i].position < first || marks[i].position > last) continue;
+    const bool is_wanted = marks[i].kind == PromptMarkKind::kSystemEnd || i + kLastMessages >= marks.size();
+    (is_wanted ? wanted : others).push_back(marks[i].position);
+  }
+  for (std::int32_t at = (first / mark_spacing_ + 1) * mark_spacing_; at < last; at += mark_spacing_) others.push_back(at);
+  std::sort(wanted.begin(), wanted.end());
+  std::sort(others.begin(), others.end());
+  for (const std::int32_t at : others) {
+    const auto after = std::lower_bound(wanted.begin(), wanted.end(), at);
+    if (after != wanted.end() && *after - at < mark_spacing_) continue;
+    if (after != wanted.begin() && at - *std::prev(after) < mark_spacing_) continue;
+    if (after == wanted.begin() && at - stream.fed() < mark_spacing_) continue;
+    wanted.insert(after, at);
+  }
+  wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+  for (const std::int32_t at : wanted) {
+    const auto ranges = uncut_of(stream);
+    const bool cuts = std::any_of(ranges.begin(), ranges.end(), [at](const auto& r) { return at > r.first && at < r.last; });
+    if (!cuts) prefix.marks.push_back(at);
+  }
+}
+
+/// Up to where `stream` can take over what `other` is computing; 0: nothing.
+std::int32_t PrefixCache::shared_position(Stream& stream, Stream& other) {
+  if (!other.prefix.keeps || other.prefix.scope != stream.prefix.scope) return 0;
+  if (other.phase() != Stream::Phase::kPrompt) return 0;
+  const PrefixTree::Elements ours = elements_of(stream, stream.prompt_length() - 1);
+  const PrefixTree::Elements theirs = elements_of(other, other.prompt_length());
+  const std::size_t most = std::min(ours.size(), theirs.size());
+  auto common = static_cast<std::int32_t>(
+      std::mismatch(ours.begin(), ours.begin() + static_cast<std::ptrdiff_t>(most), theirs.begin()).first - ours.begin());
+  for (const PrefixTree::Range& range : uncut_of(stream)) {
+    if (common > range.first && common < range.last) common = range.first;
+  }
+  return common > other.fed() ? common : 0;
+}
+
+bool PrefixCache::may_start(Stream& stream, const std::vector<std::shared_ptr<Stream>>& running) {
+  StreamPrefix& prefix = stream.prefix;
+  if (!prefix.keeps || stream.request().score_prompt) return true;
+  if (const std::shared_ptr<Stream> other = prefix.awaits.lock()) {
+    if (other->phase() == Stream::Phase::kPrompt && other->fed() < prefix.awaited_position) return false;
+    prefix.awaits.reset();
+  }
+  std::shared_ptr<Stream> best;
+  std::int32_t best_position = 0;
+  for (const std::shared_ptr<Stream>& other : running) {
+    const std::int32_t position = shared_position(stream, *other);
+    if (position > best_position) best_position = position, best = other;
+  }
+  if (best_position < kSharedTokensMin) return true;
+  const PrefixMatch match =
+      tree_->match(prefix.scope, elements_of(stream, stream.prompt_length()), stream.prompt_length() - 1, uncut_of(stream));
+  if (best_position < match.prefix.position + kSharedTokensMin) return true;
+  std::vector<std::int32_t>& marks = best->prefix.marks;
+  const auto at = std::lower_bound(marks.begin(), marks.end(), best_position);
+  if (at == marks.end() || *at != best_position) marks.insert(at, best_position);
+  best->prefix.is_awaited = true;
+  prefix.awaits = best;
+  prefix.awaited_position = best_position;
+  ++counters_.waits;
+  return false;
+}
+
+bool PrefixCache::start(Stream& stream) {
+  if (!stream.prefix.keeps) return stream.cache().admit(pool_, groups_, stream.tokens_max(), pass_rows_);
+  const bool resumed = !stream.request().score_prompt && resume(stream);
+  const bool admitted = resumed || stream.cache().admit(pool_, groups_, stream.tokens_max(), pass_rows_);
+  if (admitted) plan_marks(stream);
+  return admitted;
+}
+
+bool PrefixCache::resume(Stream& stream) {
+  ++counters_.queries;
+  const PrefixTree::Elements elements = elements_of(stream, stream.prompt_length());
+  const std::string& scope = stream.prefix.scope;
+  const PrefixMatch match = tree_->match(scope, elements, stream.prompt_length() - 1, uncut_of(stream));
+  if (match.prefix.position == 0) return false;
+  tree_->touch(scope, elements, match);
+  if (!stream.cache().admit(pool_, groups_, stream.tokens_max(), pass_rows_, &match.prefix)) return false;
+  try {
+    if (match.snapshot != nullptr) model_.write_slot(stream.cache().slot(), match.snapshot->bytes.data());
+  } catch (const std::exception& error) {
+    spdlog::warn("a kept state couldn't be restored ({}); the prompt is computed from its start", error.what());
+    stream.cache().release();
+    return false;
+  }
+  stream.resume(match.prefix.position);
+  stream.prefix.kept = match.prefix.position;
+  ++counters_.hits;
+  counters_.cached_tokens += static_cast<std::uint64_t>(match.prefix.position);
+  return true;
+}
+
+std::int32_t PrefixCache::prompt_rows_max(const Stream& stream) const {
+  if (!is_enabled() || !tree_->is_recurrent()) return limits::kPassRowsMax;
+  const std::vector<std::int32_t>& marks = stream.prefix.marks;
+  const auto next = std::upper_bound(marks.begin(), marks.end(), stream.fed());
+  return next == marks.end() ? limits::kPassRowsMax : *next - stream.fed();
+}
+
+void PrefixCache::on_prompt_rows(Stream& stream) {
+  StreamPrefix& prefix = stream.prefix;
+  if (!prefix.keeps) return;
+  const std::int32_t fed = stream.fed();
+  // Marks that this pass has reached; a snapshot exists only of the very last row.
+  auto mark = prefix.marks.begin();
+  for (; mark != prefix.marks.end() && *mark <= fed; ++mark) {
+    if (*mark > prefix.kept && (*mark == fed || !tree_->is_recurrent())) keep(stream, *mark, true);
+  }
+  prefix.marks.erase(prefix.marks.begin(), mark);
+  if (!tree_->resumes_anywhere()) return;
+  // Whole pages won't be written again: they can be shared while the prompt goes on. Its end is kept as it is.
+  const std::int32_t whole = fed == stream.prompt_length() ? fed : fed - fed % kPageTokens;
+  if (whole > prefix.kept) keep(stream, whole, false);
+}
+
+void PrefixCache::on_end(Stream& stream) {
+  StreamPrefix& prefix = stream.prefix;
+  if (!prefix.keeps || !stream.cache().is_admitted() || stream.fed() <= prefix.kept) return;
+  if (!tree_->resumes_anywhere() && stream.fed() < kSnapshotTokensMin) return;
+  if (!stream.replay_rows().empty()) {
+    PlanLane lane;
+    lane.slot = stream.cache().slot();
+    lane.position = stream.fed();
+    lane.commits = false;
+    lane.replay_rows = stream.replay_rows();
+    lane.pages = stream.cache().tables();
+    model_.settle(lane);
+  }
+  keep(stream, stream.fed(), true);
+}
+
+void PrefixCache::keep(Stream& stream, std::int32_t position, bool resume_point) {
+  std::shared_ptr<StateSnapshot> snapshot;
+  if (tree_->is_recurrent() && resume_point) {
+    snapshot = std::make_shared<StateSnapshot>();
+    snapshot->bytes.resize(model_.slot_state_bytes());
+    model_.read_slot(stream.cache().slot(), snapshot->bytes.data());
+  }
+  tree_->keep(stream.prefix.scope, elements_of(stream, position), stream.cache().tables(), resume_point,
+              std::move(snapshot));
+  stream.prefix.kept = position;
+}
+
+}  // namespace tensorfold

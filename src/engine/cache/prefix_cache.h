@@ -1,0 +1,87 @@
+// What the engine loop asks about kept prefixes: may this stream start or is its prompt being computed already, where
+// does it resume, where do its prompt slices end, what is kept of it. It joins the tree, the page pool, the model's
+// slots and the streams; it runs on the engine thread, between passes. Nothing here can change a token: a kept state is
+// the state (one-arithmetic.md).
+//
+// Single flight: a stream whose prompt begins like that of a running stream, past what is kept, waits until the running
+// one has come to the point where they part. It waits in the queue and holds no lane; it waits only for streams that
+// run, and those wait for nobody, so there is no deadlock. When the running one ends early its work so far is kept, and
+// the first waiter takes over.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/cache/prefix_tree.h"
+#include "engine/capacity.h"
+
+namespace tensorfold {
+
+class Stream;
+
+/// What the cache knows of one stream; lives in the stream.
+struct StreamPrefix {
+  std::string scope;
+  std::vector<std::int32_t> elements;  // key elements where they differ from the tokens (media); else empty
+  std::vector<std::int32_t> marks;     // ascending: positions of the prompt at which to keep a resume point
+  std::int32_t kept = 0;               // the longest prefix handed to the tree
+  bool keeps = false;                  // takes part at all
+  bool is_awaited = false;             // another stream waits for its prompt
+  std::weak_ptr<Stream> awaits;
+  std::int32_t awaited_position = 0;  // ... until it has fed this many rows
+};
+
+struct PrefixCounters {
+  std::uint64_t queries = 0;
+  std::uint64_t hits = 0;  // streams that resumed
+  std::uint64_t cached_tokens = 0;
+  std::uint64_t waits = 0;  // streams that waited for another's prompt
+};
+
+class PrefixCache {
+ public:
+  PrefixCache(LanguageModel& model, PagePool& pool, const Capacity& capacity, bool shared_by_all);
+  ~PrefixCache();
+
+  bool is_enabled() const { return tree_ != nullptr; }
+
+  /// A stream has arrived (not yet admitted).
+  void open(Stream& stream);
+  /// False while another stream computes what this one can take over.
+  bool may_start(Stream& stream, const std::vector<std::shared_ptr<Stream>>& running);
+  /// Gives the stream its pages and slot, resumed as far as possible. False when they aren't there.
+  bool start(Stream& stream);
+  /// Rows that the next slice of the prompt may have (at least 1), so that it ends at a resume point.
+  std::int32_t prompt_rows_max(const Stream& stream) const;
+  /// A pass has fed rows of the stream's prompt.
+  void on_prompt_rows(Stream& stream);
+  /// The stream ends well or is cancelled, and still holds its pages: keeps what it has fed.
+  void on_end(Stream& stream);
+
+  const PrefixCounters& counters() const { return counters_; }
+  const PrefixTree* tree() const { return tree_.get(); }
+
+ private:
+  PrefixTree::Elements elements_of(Stream& stream, std::int32_t count);
+  std::vector<PrefixTree::Range> uncut_of(const Stream& stream) const;
+  void name_media(Stream& stream);
+  void plan_marks(Stream& stream);
+  std::int32_t shared_position(Stream& stream, Stream& other);
+  bool resume(Stream& stream);
+  void keep(Stream& stream, std::int32_t position, bool resume_point);
+
+  LanguageModel& model_;
+  PagePool& pool_;
+  std::vector<CacheGroup> groups_;
+  std::int32_t pass_rows_;
+  bool shared_by_all_;
+  std::unique_ptr<PrefixTree> tree_;  // null: off
+  std::int32_t mark_spacing_ = 0;
+  std::map<std::vector<std::uint8_t>, std::int32_t> media_names_;  // content hash -> key element (negative)
+  PrefixCounters counters_;
+};
+
+}  // namespace tensorfold

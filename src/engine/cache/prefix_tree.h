@@ -1,0 +1,170 @@
+// The radix tree of reusable prefixes. An edge is a block of up to 64 key elements, the tokens of one KV page, so that a
+// node owns exactly one page of every paged group; siblings are ordered by their elements and found by comparing them,
+// never by a hash. Pages are shared with streams by reference (PagePool), snapshots of recurrent state are host memory.
+//
+// Where a prefix can be resumed: models with full attention only, at any token. Sliding groups need the pages of the
+// window before the position, so those are kept at resume points. Recurrent groups need a snapshot of exactly that
+// position.
+//
+// What is given up first: each of three kinds of thing has a worth = times used x tokens that it saves (a leaf: its
+// block; a snapshot: the distance from the snapshot before it; a page behind a sliding window: its block), and things of
+// one kind have one size, so this is worth per byte. The one with the least `clock + worth` goes, where `clock` is that
+// sum of what went last (so that what was worth much long ago leaves in the end). A node goes only as a leaf, and a leaf
+// from which nothing can be resumed goes at once. The path that is being kept or resumed never goes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/cache/page_pool.h"
+#include "engine/cache/stream_cache.h"
+
+namespace tensorfold {
+
+/// The recurrent state of a stream after `position` tokens, as LanguageModel::read_slot gives it.
+struct StateSnapshot {
+  std::vector<std::byte> bytes;
+};
+
+/// What the tree may hold.
+struct PrefixBudget {
+  std::vector<std::int32_t> page_counts;  // per group
+  std::uint64_t snapshot_bytes = 0;
+
+  bool is_empty() const;
+};
+
+struct PrefixMatch {
+  std::int32_t matched = 0;  // leading elements that the tree holds
+  SharedPrefix prefix;       // position 0: nothing to resume from
+  std::shared_ptr<const StateSnapshot> snapshot;
+};
+
+class PrefixTree {
+ public:
+  PrefixTree(LanguageModel& model, PagePool& pool, PrefixBudget budget);
+  ~PrefixTree();
+  PrefixTree(const PrefixTree&) = delete;
+  PrefixTree& operator=(const PrefixTree&) = delete;
+
+  using Elements = std::span<const std::int32_t>;
+
+  /// The longest resumable prefix of `elements` of at most `position_max` elements. Positions inside [first, last) of a
+  /// range in `uncut` aren't resumed. Changes nothing.
+  struct Range {
+    std::int32_t first = 0, last = 0;
+  };
+  PrefixMatch match(const std::string& scope, Elements elements, std::int32_t position_max,
+                    std::span<const Range> uncut = {}) const;
+  /// Counts a use of the match's path.
+  void touch(const std::string& scope, Elements elements, const PrefixMatch& match);
+
+  /// Keeps the prefix `elements` whose pages are in `tables`. As a resume point it also keeps the pages that the sliding
+  /// windows need, and `snapshot` where the model is recurrent; otherwise the pages of the full groups alone. False when
+  /// it isn't kept whole (the budget is too small): a model with full attention only keeps the part that fits.
+  bool keep(const std::string& scope, Elements elements, const std::vector<PageTable>& tables, bool resume_point,
+            std::shared_ptr<const StateSnapshot> snapshot);
+
+  /// Gives up one thing that holds a page of `group`; false when there is none.
+  bool reclaim(std::int32_t group);
+  void clear();
+
+  bool is_recurrent() const { return snapshot_bytes_ > 0; }
+  bool has_windows() const { return !window_groups_.empty(); }
+  bool resumes_anywhere() const { return !is_recurrent() && !has_windows(); }
+  std::int32_t pages_held(std::int32_t group) const { return held_[static_cast<std::size_t>(group)]; }
+  std::uint64_t snapshot_bytes_held() const { return snapshots_held_ * snapshot_bytes_; }
+  std::size_t node_count() const { return node_count_; }
+  std::uint64_t bytes_held() const;
+
+ private:
+  struct Node;
+  using Children = std::map<Elements, std::unique_ptr<Node>, bool (*)(Elements, Elements)>;
+  struct Snapshot {
+    std::shared_ptr<const StateSnapshot> state;
+    std::uint64_t uses = 1;
+    double priority = 0;
+  };
+  struct Node {
+    Node* parent = nullptr;  // null: a root
+    std::int32_t depth = 0;  // blocks before it
+    std::vector<std::int32_t> elements;
+    std::vector<std::int32_t> pages;               // per group; 0: none
+    std::map<std::int32_t, Snapshot> snapshots;    // by number of elements of this block that they follow
+    Children children;
+    std::uint64_t uses = 1;
+    double priority = 0;         // as a leaf
+    double window_priority = 0;  // of its pages in sliding groups
+    bool pinned = false;
+
+    Node();
+    std::int32_t size() const { return static_cast<std::int32_t>(elements.size()); }
+  };
+  struct Step {
+    Node* node = nullptr;
+    std::int32_t count = 0;  // elements of the node that match
+  };
+  struct SnapshotKey {
+    double priority = 0;
+    std::int32_t depth = 0;
+    Node* node = nullptr;
+    std::int32_t offset = 0;
+    bool operator<(const SnapshotKey& other) const;
+  };
+  struct NodeKey {  // among equals the deepest goes first, so that an entry goes from its end
+    double priority = 0;
+    std::int32_t depth = 0;
+    Node* node = nullptr;
+    bool operator<(const NodeKey& other) const;
+  };
+
+  static Step best_child(Node& node, Elements elements);
+  std::vector<Step> walk(Node& root, Elements elements) const;
+  Node* find_root(const std::string& scope) const;
+  std::int32_t resumable(const std::vector<Step>& path, std::int32_t position_max, std::span<const Range> uncut) const;
+  std::int32_t highest_missing_block(const std::vector<Step>& path, std::int32_t position) const;
+
+  bool make_room(const std::vector<std::int32_t>& pages, std::int32_t nodes, bool snapshot);
+  bool drop_one(std::int32_t group);
+  void drop_leaf(Node* leaf);
+  void drop_window_page(Node* node, std::size_t group);
+  void drop_snapshot(Node* node, std::int32_t offset);
+  void prune(Node* leaf);
+  bool can_resume_in(const Node& leaf) const;
+  void release_page(Node& node, std::size_t group);
+
+  Node* place(Node* parent, Elements block);
+  void grow(Node& child, Elements block);
+  bool has_window_page(const Node& node) const;
+  void attach_pages(Node& node, std::int32_t count, const std::vector<PageTable>& tables, bool window);
+  void attach_snapshot(Node& node, std::int32_t offset, std::shared_ptr<const StateSnapshot> state);
+  std::int32_t snapshot_distance(const Node& node, std::int32_t offset) const;
+
+  bool in_window(std::size_t group, std::int32_t block, std::int32_t position) const;
+  void index(Node* node);    // enters it into the eviction orders it belongs to
+  void unindex(Node* node);  // takes it out of all of them
+  void use(Node* node, bool in_window);
+  void use_snapshot(Node* node, std::int32_t offset);
+
+  PagePool& pool_;
+  std::vector<CacheGroup> groups_;
+  std::vector<std::size_t> paged_groups_, full_groups_, window_groups_;
+  PrefixBudget budget_;
+  std::uint64_t snapshot_bytes_ = 0;  // of one; 0: the model isn't recurrent
+  std::map<std::string, std::unique_ptr<Node>> roots_;
+  std::vector<std::int32_t> held_;  // pages by group
+  std::uint64_t snapshots_held_ = 0;
+  std::size_t node_count_ = 0;
+  std::set<NodeKey> leaves_;
+  std::vector<std::set<NodeKey>> window_pages_;  // by group
+  std::set<SnapshotKey> snapshots_;
+  double leaf_clock_ = 0, window_clock_ = 0, snapshot_clock_ = 0;
+};
+
+}  // namespace tensorfold
