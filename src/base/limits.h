@@ -56,6 +56,7 @@ inline constexpr std::size_t kPassLogitsBytesMax = 64u << 20;  // logits of one 
 inline constexpr std::size_t kPrefixNodesMax = 1u << 20;   // blocks of 64 tokens in the tree of kept prefixes
 inline constexpr std::size_t kPromptMarksMax = 4096;       // message ends that a request may name
 inline constexpr std::size_t kPrefixMediaMax = 65'536;     // distinct images and sounds in kept prefixes
+inline constexpr std::size_t kLogitBiasTokensMax = 1024;   // biased ids of one stream
 inline constexpr std::size_t kStreamQueueMax = 1024;       // requests waiting for a lane
 inline constexpr std::size_t kStreamEventsMax = 1u << 16;  // undelivered events of one stream
 

@@ -25,11 +25,6 @@ std::int32_t common_length(PrefixTree::Elements a, PrefixTree::Elements b) {
 
 }  // namespace
 
-bool PrefixBudget::is_empty() const {
-  return std::all_of(page_counts.begin(), page_counts.end(), [](std::int32_t count) { return count <= 0; }) &&
-         snapshot_bytes == 0;
-}
-
 PrefixTree::Node::Node() : children(lexicographic) {}
 
 PrefixTree::PrefixTree(LanguageModel& model, PagePool& pool, PrefixBudget budget)

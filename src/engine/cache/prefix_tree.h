@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "engine/cache/page_pool.h"
+#include "engine/cache/prefix_budget.h"
 #include "engine/cache/stream_cache.h"
 
 namespace tensorfold {
@@ -30,14 +31,6 @@ namespace tensorfold {
 /// The recurrent state of a stream after `position` tokens, as LanguageModel::read_slot gives it.
 struct StateSnapshot {
   std::vector<std::byte> bytes;
-};
-
-/// What the tree may hold.
-struct PrefixBudget {
-  std::vector<std::int32_t> page_counts;  // per group
-  std::uint64_t snapshot_bytes = 0;
-
-  bool is_empty() const;
 };
 
 struct PrefixMatch {
