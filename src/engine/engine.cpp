@@ -55,6 +55,22 @@ void check_context(const StreamRequest& request, const EngineFacts& facts, bool 
       context, prompt, reply, context - prompt, reduced);
 }
 
+void check_marks(const StreamRequest& request) {
+  const std::vector<PromptMark>& marks = request.marks;
+  if (marks.size() > limits::kPromptMarksMax) {
+    fail(ErrorCode::kInvalidArgument, "At most {} prompt marks can be given, not {}.", limits::kPromptMarksMax,
+         marks.size());
+  }
+  std::int32_t before = 0;
+  for (const PromptMark& mark : marks) {
+    if (mark.position <= before || mark.position > static_cast<std::int32_t>(request.prompt.tokens.size())) {
+      fail(ErrorCode::kInvalidArgument, "Prompt mark {} isn't behind the one before it and inside the prompt.",
+           mark.position);
+    }
+    before = mark.position;
+  }
+}
+
 void check_sampling(const SamplingRule& rule) {
   if (!std::isfinite(rule.temperature)) fail(ErrorCode::kInvalidArgument, "temperature must be a finite number.");
   if (!std::isfinite(rule.top_p)) fail(ErrorCode::kInvalidArgument, "top_p must be a finite number.");
@@ -102,6 +118,7 @@ void check_request(const StreamRequest& request, const EngineFacts& facts, bool 
     }
   }
   if (!request.prompt.media.empty()) fail(ErrorCode::kUnsupported, "This model reads text only.");
+  check_marks(request);
   if (request.logprobs_top < -1 || request.logprobs_top > kLogprobsTopMax) {
     fail(ErrorCode::kInvalidArgument, "At most {} alternatives per token can be reported, not {}.", kLogprobsTopMax,
          request.logprobs_top);
@@ -120,6 +137,7 @@ class RunningEngine : public Engine {
     facts_.lanes = capacity.lanes;
     facts_.context = capacity.context;
     facts_.cache_bytes = capacity.cache_bytes;
+    facts_.prefix_bytes = capacity.prefix_budget.bytes;
     context_was_reduced_ = capacity.context_was_reduced;
     identity_ = fmt::format("{}/{}/{}", facts_.model.family, facts_.model.backend, facts_.model.arithmetic_version);
     loop_ = std::make_unique<EngineLoop>(*model_, *mailbox_, capacity, options);

@@ -33,9 +33,17 @@ struct PrefixKey {
   std::vector<MediaUnit> media;
 };
 
+/// Places in a prompt at which other requests are likely to leave it. Hints: they steer what is kept, never a token.
+enum class PromptMarkKind : std::uint8_t { kSystemEnd, kMessageEnd };
+struct PromptMark {
+  std::int32_t position = 0;  // tokens before it
+  PromptMarkKind kind = PromptMarkKind::kMessageEnd;
+};
+
 struct StreamRequest {
   std::string id;                     // for logs
   PrefixKey prompt;                   // tokens: at least one; identity is filled in by the engine
+  std::vector<PromptMark> marks;      // ascending positions inside the prompt; may be empty
   std::int32_t reply_tokens_max = 0;  // >= 0; 0 only scores the prompt
   SamplingRule sampling;
   LogitRule logit_rule;
@@ -112,6 +120,9 @@ struct EngineOptions {
   std::int32_t lanes = 0;                // --parallel; 0 = auto (up to 8, fewer if memory says so)
   std::int32_t context = 0;              // --context; 0 = what model and memory allow
   std::uint64_t cache_memory_bytes = 0;  // for KV pages and state slots; 0 = from the machine's free memory
+  std::int64_t prompt_cache_bytes = 0;   // for kept prefixes, beside cache_memory_bytes; 0 = none, -1 = from what is left
+  bool prompt_cache_over_cap = false;    // take prompt_cache_bytes however much of the free memory it is
+  bool prompt_cache_shared = false;      // prefixes serve every owner, not only the one that computed them
   double pass_seconds_max = 0.25;        // bound of one pass; prompt slices are sized from measured cost
   bool drafts = true;                    // false: every stream is the serial reference
   std::vector<std::shared_ptr<DraftSource>> draft_sources;  // besides those the engine makes itself (tests)
@@ -125,6 +136,7 @@ struct EngineFacts {
   std::int32_t lanes = 0;
   std::int32_t context = 0;  // prompt + reply tokens of one stream; promised for every lane at once
   std::uint64_t cache_bytes = 0;
+  std::uint64_t prefix_bytes = 0;  // for kept prefixes; 0: none are kept
   bool scores_prompt = true;
   std::vector<std::string> draft_kinds;  // empty in the first form
 };
@@ -137,6 +149,10 @@ struct EngineLoad {  // a snapshot for health and metrics
   std::uint64_t prompt_tokens_total = 0;
   std::uint64_t reply_tokens_total = 0;
   std::uint64_t rounds_total = 0;
+  std::uint64_t cached_tokens_total = 0;  // of prompts, resumed instead of computed
+  std::uint64_t prefix_queries_total = 0, prefix_hits_total = 0;
+  std::uint64_t prefix_waits_total = 0;  // streams that waited for a prefix another one was computing
+  std::uint64_t prefix_bytes = 0;        // held by kept prefixes now
 };
 
 class Engine {

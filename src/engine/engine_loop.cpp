@@ -30,6 +30,7 @@ EngineLoop::EngineLoop(LanguageModel& model, Mailbox& mailbox, const Capacity& c
       capacity_(capacity),
       facts_(model.facts()),
       pool_(model, capacity.page_counts, capacity.slot_count, options.poison_freed),
+      prefixes_(model, pool_, capacity, options.prompt_cache_shared),
       scheduler_(scheduler_limits(facts_, capacity, options), options.schedule_seed),
       sampler_(facts_.vocabulary_size) {}
 
@@ -61,6 +62,7 @@ void EngineLoop::run() {
 }
 
 void EngineLoop::receive(std::vector<std::shared_ptr<Stream>> arrivals) {
+  for (const std::shared_ptr<Stream>& stream : arrivals) prefixes_.open(*stream);
   std::move(arrivals.begin(), arrivals.end(), std::back_inserter(waiting_));
 }
 
@@ -83,25 +85,34 @@ void EngineLoop::end_cancelled() {
 
 void EngineLoop::admit() {
   const std::size_t before = running_.size();
-  while (!waiting_.empty() && static_cast<std::int32_t>(running_.size()) < capacity_.lanes) {
-    auto next = std::find_if(waiting_.begin(), waiting_.end(),
-                             [](const std::shared_ptr<Stream>& stream) { return !stream->request().background; });
-    if (next == waiting_.end()) next = waiting_.begin();
+  admit_all(false);
+  admit_all(true);
+  if (running_.size() == before) return;
+  // They have left the queue's count: without this /health would show them nowhere until their first pass ends.
+  const std::lock_guard lock(load_mutex_);
+  load_.running = static_cast<std::int32_t>(running_.size());
+}
+
+/// Admits in the order of arrival; whoever waits for a prefix that is being computed lets others pass.
+void EngineLoop::admit_all(bool background) {
+  for (auto next = waiting_.begin();
+       next != waiting_.end() && static_cast<std::int32_t>(running_.size()) < capacity_.lanes;) {
     const std::shared_ptr<Stream> stream = *next;
+    if (stream->request().background != background || !prefixes_.may_start(*stream, running_)) {
+      ++next;
+      continue;
+    }
     // Every lane was promised the whole context, so a free lane always finds its pages.
-    const bool admitted = stream->cache().admit(pool_, facts_.groups, stream->tokens_max(), capacity_.pass_rows);
+    const bool admitted = prefixes_.start(*stream);
     TF_ASSERT(admitted);
-    waiting_.erase(next);
+    stream->before_release = [this](Stream& ended) { prefixes_.on_end(ended); };
+    next = waiting_.erase(next);
     mailbox_.left_queue(1);
     stream->order = ++admissions_;
     stream->last_served = services_;
     stream->start(Clock::now());
     running_.push_back(stream);
   }
-  if (running_.size() == before) return;
-  // They have left the queue's count: without this /health would show them nowhere until their first pass ends.
-  const std::lock_guard lock(load_mutex_);
-  load_.running = static_cast<std::int32_t>(running_.size());
 }
 
 void EngineLoop::drop_finished() {
@@ -131,6 +142,11 @@ void EngineLoop::publish_load(Clock::time_point now) {
   load_.rounds_total = rounds_;
   load_.prompt_tokens_total += round_prompt_tokens_;
   load_.reply_tokens_total += round_reply_tokens_;
+  load_.cached_tokens_total = prefixes_.counters().cached_tokens;
+  load_.prefix_queries_total = prefixes_.counters().queries;
+  load_.prefix_hits_total = prefixes_.counters().hits;
+  load_.prefix_waits_total = prefixes_.counters().waits;
+  load_.prefix_bytes = prefixes_.tree() != nullptr ? prefixes_.tree()->bytes_held() : 0;
   prompt_rate_.add(round_prompt_tokens_, now);
   reply_rate_.add(round_reply_tokens_, now);
   round_prompt_tokens_ = round_reply_tokens_ = 0;

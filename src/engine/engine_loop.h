@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/cache/page_pool.h"
+#include "engine/cache/prefix_cache.h"
 #include "engine/capacity.h"
 #include "engine/cost_model.h"
 #include "engine/host_sampler.h"
@@ -35,6 +36,7 @@ class EngineLoop {
   void receive(std::vector<std::shared_ptr<Stream>> arrivals);
   void end_cancelled();
   void admit();
+  void admit_all(bool background);
   void drop_finished();
   void end_all(FinishReason reason, const char* message);
 
@@ -58,6 +60,7 @@ class EngineLoop {
   const Capacity capacity_;
   const ModelFacts facts_;
   PagePool pool_;
+  PrefixCache prefixes_;
   CostModel costs_;
   Scheduler scheduler_;
   HostSampler sampler_;

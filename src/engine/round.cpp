@@ -42,7 +42,8 @@ std::vector<Grant> EngineLoop::grant_rows() {
     LaneWork entry;
     entry.lane = static_cast<std::int32_t>(lane);
     entry.prompt_rows_left = stream.prompt_rows_left();
-    entry.background = stream.request().background;
+    entry.prompt_rows_max = prefixes_.prompt_rows_max(stream);
+    entry.background = stream.request().background && !stream.prefix.is_awaited;
     entry.wants_every_row = stream.wants_every_row();
     entry.times_passed_over = stream.times_passed_over;
     entry.last_served = stream.last_served;
@@ -60,6 +61,7 @@ void EngineLoop::build_plan(const std::vector<Grant>& grants) {
 }
 
 void EngineLoop::add_rows(Stream& stream, std::int32_t rows) {
+  stream.is_in_pass = true;
   stream.cache().prepare(stream.fed(), rows);
   PlanLane lane;
   lane.slot = stream.cache().slot();
@@ -116,6 +118,8 @@ void EngineLoop::deliver(Stream& stream, const PlanLane& span, Clock::time_point
     return;
   }
   stream.advance(span.row_count, now);
+  stream.is_in_pass = false;
+  if (span.commits) prefixes_.on_prompt_rows(stream);
   if (stream.request().on_logits) {
     for (std::int32_t i = 0; i < span.row_count; ++i) {
       stream.request().on_logits(span.position + i, logits_of(span.first_row + i), facts_.vocabulary_size);
@@ -142,7 +146,7 @@ void EngineLoop::deliver_prompt(Stream& stream, const PlanLane& span) {
       if (!stream.emit(std::move(event))) return;
     }
   }
-  stream.emit(PromptProgressEvent{end, stream.prompt_length(), 0});
+  stream.emit(PromptProgressEvent{end, stream.prompt_length(), stream.cached_tokens()});
 }
 
 std::int32_t EngineLoop::choose_token(Stream& stream, const float* logits) {

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "base/limits.h"
 #include "engine/cost_model.h"
 
 namespace tensorfold {
@@ -15,6 +16,7 @@ namespace tensorfold {
 struct LaneWork {
   std::int32_t lane = 0;
   std::int32_t prompt_rows_left = 0;  // 0: the lane decodes
+  std::int32_t prompt_rows_max = limits::kPassRowsMax;  // of its next slice: it ends where the prefix is kept
   std::int32_t window_rows = 1;       // rows of a decoding lane
   bool background = false;
   bool wants_every_row = false;        // logits of all rows are returned (scoring): they share a bounded buffer

@@ -43,6 +43,12 @@ void Stream::start(Clock::time_point now) {
   started_ = now;
 }
 
+void Stream::resume(std::int32_t position) {
+  TF_ASSERT(fed_ == 0 && position > 0 && position < prompt_length_);
+  fed_ = position;
+  statistics_.cached_tokens = position;
+}
+
 void Stream::advance(std::int32_t rows, Clock::time_point now) {
   fed_ += rows;
   TF_ASSERT(fed_ <= static_cast<std::int32_t>(context_.size()));
@@ -80,6 +86,8 @@ bool Stream::emit(StreamEvent&& event) {
 void Stream::finish(FinishReason reason, const std::string& message) {
   if (is_finished()) return;
   const Clock::time_point now = Clock::now();
+  if (before_release && reason != FinishReason::kError && !is_in_pass && cache_.is_admitted()) before_release(*this);
+  before_release = nullptr;
   phase_ = Phase::kFinished;
   cache_.release();
   const bool was_started = started_ != Clock::time_point{};

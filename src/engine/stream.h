@@ -5,9 +5,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "engine/cache/prefix_cache.h"
 #include "engine/cache/stream_cache.h"
 #include "engine/engine.h"
 #include "engine/logit_adjust.h"
@@ -47,6 +49,9 @@ class Stream {
   bool is_stop_token(std::int32_t token) const;
 
   void start(Clock::time_point now);
+  /// Before the first row: the first `position` tokens of the prompt are in the caches already.
+  void resume(std::int32_t position);
+  std::int32_t cached_tokens() const { return statistics_.cached_tokens; }
   /// A pass has fed `rows` more rows. A window's accepted rows are replayed by the stream's next pass.
   void advance(std::int32_t rows, Clock::time_point now);
   /// Appends a token of the reply and delivers it.
@@ -60,6 +65,13 @@ class Stream {
   std::int32_t times_passed_over = 0;
   std::uint64_t last_served = 0;
   std::uint64_t order = 0;
+  /// From planning a pass until its rows are counted: pages, slot and fed() don't belong together.
+  bool is_in_pass = false;
+
+  // Prefix reuse, kept by the PrefixCache.
+  StreamPrefix prefix;
+  /// Called once, when the stream ends other than by an error and still holds caches that are as fed() says.
+  std::function<void(Stream&)> before_release;
 
  private:
   StreamRequest request_;

@@ -30,6 +30,8 @@ struct FakeModelOptions {
   std::int32_t context_max = 2048;
   std::int32_t pass_rows_max = 48;
   std::int32_t window = 40;     // of the sliding group
+  bool has_recurrent = true;    // false: no recurrent group's state enters the logits
+  bool has_sliding = true;
   std::int32_t nan_token = -1;  // a row that feeds it has NaN logits
   double seconds_per_pass = 0.0;
   double seconds_per_row = 0.0;
@@ -46,9 +48,12 @@ class FakeModel : public LanguageModel {
     facts_.hidden_size = 8;
     facts_.context_max = options_.context_max;
     facts_.pass_rows_max = options_.pass_rows_max;
-    facts_.groups = {{CacheKind::kFull, 2, 0, 4096, 0},
-                     {CacheKind::kRecurrent, 2, 0, 0, 1024},
-                     {CacheKind::kSliding, 1, options_.window, 2048, 0}};
+    facts_.groups = {{CacheKind::kFull, 2, 0, 4096, 0}};
+    if (options_.has_recurrent) facts_.groups.push_back({CacheKind::kRecurrent, 2, 0, 0, 1024});
+    if (options_.has_sliding) facts_.groups.push_back({CacheKind::kSliding, 1, options_.window, 2048, 0});
+    for (std::size_t g = 0; g < facts_.groups.size(); ++g) {
+      if (facts_.groups[g].page_bytes > 0) paged_groups_.push_back(g);
+    }
   }
 
   const ModelFacts& facts() const override { return facts_; }
@@ -63,30 +68,43 @@ class FakeModel : public LanguageModel {
   void zero_page(std::int32_t group, std::int32_t page) override { at(group, page) = Page{}; }
   void zero_slot(std::int32_t slot) override {
     at(slot) = Slot{};
-    at(slot).poisoned = false;
+    at(slot).stream = ++streams_;
   }
   void poison_page(std::int32_t group, std::int32_t page) override {
     at(group, page).tokens.fill(kPoison);
     at(group, page).owner = -1;
   }
   void poison_slot(std::int32_t slot) override { at(slot).poisoned = true; }
-  void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override { at(group, to) = at(group, from); }
-  void copy_slot(std::int32_t from, std::int32_t to) override { at(to) = at(from); }
+  void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override {
+    at(group, to) = at(group, from);
+    at(group, to).owner = 0;  // whoever asked for the copy writes it
+    ++pages_copied;
+  }
+  void copy_slot(std::int32_t from, std::int32_t to) override {
+    const std::int32_t stream = at(to).stream;
+    at(to) = at(from);
+    at(to).stream = stream;
+  }
   void settle(const PlanLane& lane) override { replay(at(lane.slot), lane.replay_rows); }
   void read_page(std::int32_t group, std::int32_t page, std::byte* out) override {
     std::memcpy(out, &at(group, page), sizeof(Page));
   }
   void write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) override {
     std::memcpy(&at(group, page), bytes, sizeof(Page));
+    at(group, page).owner = kForeign;
   }
-  std::size_t slot_state_bytes() const override { return sizeof(std::uint64_t) + sizeof(std::int32_t); }
+  std::size_t slot_state_bytes() const override {
+    return options_.has_recurrent ? sizeof(std::uint64_t) + sizeof(std::int32_t) : 0;
+  }
   void read_slot(std::int32_t slot, std::byte* out) override {
     require(at(slot).window.empty(), "a slot is settled before it is read");
     std::memcpy(out, &at(slot).state, sizeof(std::uint64_t));
     std::memcpy(out + sizeof(std::uint64_t), &at(slot).count, sizeof(std::int32_t));
   }
   void write_slot(std::int32_t slot, const std::byte* bytes) override {
+    const std::int32_t stream = at(slot).stream;
     at(slot) = Slot{};
+    at(slot).stream = stream;
     std::memcpy(&at(slot).state, bytes, sizeof(std::uint64_t));
     std::memcpy(&at(slot).count, bytes + sizeof(std::uint64_t), sizeof(std::int32_t));
   }
@@ -104,15 +122,17 @@ class FakeModel : public LanguageModel {
 
  private:
   static constexpr std::int32_t kPoison = -77;
+  static constexpr std::int32_t kForeign = -2;  // owner of a page that was read back: nobody writes it
   static constexpr std::int32_t kPageTokens = limits::kKvPageTokens;
   struct Page {
     std::array<std::int32_t, limits::kKvPageTokens> tokens{};  // token + 1; 0: nothing written
-    std::int32_t owner = 0;                                    // slot of the stream that writes it
+    std::int32_t owner = 0;                                    // Slot::stream of the one that writes it; 0: nobody yet
   };
   struct Slot {
     std::uint64_t state = 1;
     std::int32_t count = 0;            // tokens in `state`
     std::vector<std::int32_t> window;  // the kept window's tokens
+    std::int32_t stream = 0;           // a number of its own for each time the slot is handed out
     bool poisoned = false;
   };
 
@@ -175,7 +195,7 @@ class FakeModel : public LanguageModel {
   void replay(Slot& slot, const std::vector<std::int32_t>& rows) {
     for (const std::int32_t row : rows) {
       require(row >= 0 && row < static_cast<std::int32_t>(slot.window.size()), "replayed rows are in the kept window");
-      slot.state = chain(slot.state, slot.window[static_cast<std::size_t>(row)]);
+      if (options_.has_recurrent) slot.state = chain(slot.state, slot.window[static_cast<std::size_t>(row)]);
       ++slot.count;
     }
     slot.window.clear();
@@ -186,8 +206,9 @@ class FakeModel : public LanguageModel {
       const std::int32_t position = lane.position + i;
       Page& page =
           at(static_cast<std::int32_t>(group), lane.pages[group][static_cast<std::size_t>(position / kPageTokens)]);
-      if (page.owner == 0) page.owner = lane.slot;
-      require(page.owner == lane.slot, "a page is written by one stream, and zeroed before");
+      const std::int32_t stream = at(lane.slot).stream;
+      if (page.owner == 0) page.owner = stream;
+      require(page.owner == stream, "a page is written by one stream, and zeroed or copied before");
       page.tokens[static_cast<std::size_t>(position % kPageTokens)] =
           plan.rows[static_cast<std::size_t>(lane.first_row + i)].token + 1;
     }
@@ -197,7 +218,7 @@ class FakeModel : public LanguageModel {
     const std::int32_t index = lane.pages[group][static_cast<std::size_t>(position / kPageTokens)];
     require(index > 0, "visible keys are held");
     const Page& page = at(static_cast<std::int32_t>(group), index);
-    require(page.owner == lane.slot, "a stream reads its own pages");
+    // Pages that another stream wrote may be read: what they hold shows in the logits.
     const std::int32_t token = page.tokens[static_cast<std::size_t>(position % kPageTokens)];
     require(token > 0, "visible keys are written");
     return token;
@@ -206,19 +227,21 @@ class FakeModel : public LanguageModel {
   void run_lane(const RoundPlan& plan, const PlanLane& lane, ForwardResult& result) {
     Slot& slot = at(lane.slot);
     require(!slot.poisoned, "slots are zeroed before use");
+    // Without recurrent groups a slot has no state: it stands wherever the lane does.
+    if (!options_.has_recurrent) slot.count = lane.position - static_cast<std::int32_t>(lane.replay_rows.size());
     replay(slot, lane.replay_rows);
     require(slot.count == lane.position, "the state stands where the rows begin");
-    for (const std::size_t group : {std::size_t{0}, std::size_t{2}}) write(plan, lane, group);
+    for (const std::size_t group : paged_groups_) write(plan, lane, group);
     std::uint64_t full = 3, state = slot.state;
     for (std::int32_t position = 0; position < lane.position; ++position) full = chain(full, read(lane, 0, position));
     for (std::int32_t i = 0; i < lane.row_count; ++i) {
       const std::int32_t position = lane.position + i;
       const PlanRow& row = plan.rows[static_cast<std::size_t>(lane.first_row + i)];
       full = chain(full, read(lane, 0, position));
-      state = chain(state, row.token);
+      if (options_.has_recurrent) state = chain(state, row.token);
       std::uint64_t sliding = 5;
       for (std::int32_t key = std::max(0, position - options_.window + 1); key <= position; ++key) {
-        sliding = chain(sliding, read(lane, 2, key));
+        if (options_.has_sliding) sliding = chain(sliding, read(lane, paged_groups_.back(), key));
       }
       if (!lane.commits) slot.window.push_back(row.token);
       if ((row.flags & kRowWantsLogits) == 0) continue;
@@ -250,6 +273,11 @@ class FakeModel : public LanguageModel {
   std::vector<Slot> slots_;
   std::vector<float> logits_;
   std::int32_t window_rows_ = 0;
+  std::int32_t streams_ = 0;
+  std::vector<std::size_t> paged_groups_;
+
+ public:
+  std::atomic<int> pages_copied{0};
 };
 
 }  // namespace tensorfold::testing

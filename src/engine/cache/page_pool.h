@@ -21,8 +21,8 @@ class PagePool {
   std::int32_t unreserved(std::int32_t group) const;
   std::int32_t free_pages(std::int32_t group) const;
 
-  /// Called when a reservation finds too few pages: drops something cached that holds a page of the group. True: something
-  /// was dropped (ask again), false: nothing is left to drop.
+  /// Called when a reservation finds too few pages: drops something cached that holds a page of the group. True:
+  /// something was dropped (ask again), false: nothing is left to drop.
   void set_reclaimer(std::function<bool(std::int32_t group)> reclaimer) { reclaimer_ = std::move(reclaimer); }
 
   /// Sets `count` pages of a group aside, reclaiming cached ones where needed; false when that many aren't to be had.

@@ -13,25 +13,9 @@ namespace tensorfold {
 namespace {
 
 constexpr std::int32_t kPageTokens = limits::kKvPageTokens;
-constexpr std::int32_t kSharedTokensMin = kPageTokens;   // waiting for less isn't worth it
+constexpr std::int32_t kSharedTokensMin = kPageTokens;    // waiting for less isn't worth it
 constexpr std::int32_t kSnapshotTokensMin = kPageTokens;  // a shorter prefix is computed in less than a pass
-constexpr std::int32_t kMarkSpacingMin = 512, kMarkSpacingMax = 4096;
 constexpr std::size_t kLastMessages = 2;  // ends of the last messages are where the next turn and an edit resume
-
-/// A resume point costs a snapshot or a window of pages: as many tokens apart as the full groups' keys of those tokens
-/// cost, within bounds.
-std::int32_t mark_spacing(const std::vector<CacheGroup>& groups, std::uint64_t snapshot_bytes) {
-  std::uint64_t page_bytes = 0, point_bytes = snapshot_bytes;
-  for (const CacheGroup& group : groups) {
-    if (group.kind == CacheKind::kSliding && group.window > 0) {
-      point_bytes += group.page_bytes * (static_cast<std::uint64_t>(group.window) / kPageTokens + 1);
-    } else {
-      page_bytes += group.page_bytes;
-    }
-  }
-  const std::uint64_t tokens = point_bytes * kPageTokens / std::max<std::uint64_t>(page_bytes, 1);
-  return static_cast<std::int32_t>(std::clamp<std::uint64_t>(tokens, kMarkSpacingMin, kMarkSpacingMax));
-}
 
 }  // namespace
 
@@ -43,7 +27,7 @@ PrefixCache::PrefixCache(LanguageModel& model, PagePool& pool, const Capacity& c
       shared_by_all_(shared_by_all) {
   if (capacity.prefix_budget.is_empty()) return;
   tree_ = std::make_unique<PrefixTree>(model, pool, capacity.prefix_budget);
-  mark_spacing_ = mark_spacing(groups_, tree_->is_recurrent() ? model.slot_state_bytes() : 0);
+  mark_spacing_ = resume_point_spacing(groups_);
   pool_.set_reclaimer([this](std::int32_t group) { return tree_->reclaim(group); });
 }
 
@@ -75,7 +59,8 @@ void PrefixCache::name_media(Stream& stream) {
     }
     const std::int32_t end = unit.first_index + unit.row_count;
     TF_ASSERT(unit.first_index >= 0 && end <= static_cast<std::int32_t>(key.tokens.size()));
-    for (std::int32_t i = unit.first_index; i < end; ++i) stream.prefix.elements[static_cast<std::size_t>(i)] = found->second;
+    for (std::int32_t i = unit.first_index; i < end; ++i)
+      stream.prefix.elements[static_cast<std::size_t>(i)] = found->second;
   }
 }
 
@@ -95,8 +80,8 @@ std::vector<PrefixTree::Range> PrefixCache::uncut_of(const Stream& stream) const
   return ranges;
 }
 
-/// Where the prompt's resume points are: end of the system prompt, ends of the last messages, the last token but one (an
-/// identical request resumes there), other message ends and bare positions a good distance apart.
+/// Where the prompt's resume points are: end of the system prompt, ends of the last messages, the last token but one
+/// (an identical request resumes there), other message ends and bare positions a good distance apart.
 void PrefixCache::plan_marks(Stream& stream) {
   StreamPrefix& prefix = stream.prefix;
   prefix.marks.clear();
@@ -111,7 +96,8 @@ void PrefixCache::plan_marks(Stream& stream) {
     const bool is_wanted = marks[i].kind == PromptMarkKind::kSystemEnd || i + kLastMessages >= marks.size();
     (is_wanted ? wanted : others).push_back(marks[i].position);
   }
-  for (std::int32_t at = (first / mark_spacing_ + 1) * mark_spacing_; at < last; at += mark_spacing_) others.push_back(at);
+  for (std::int32_t at = (first / mark_spacing_ + 1) * mark_spacing_; at < last; at += mark_spacing_)
+    others.push_back(at);
   std::sort(wanted.begin(), wanted.end());
   std::sort(others.begin(), others.end());
   for (const std::int32_t at : others) {
@@ -124,7 +110,8 @@ void PrefixCache::plan_marks(Stream& stream) {
   wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
   for (const std::int32_t at : wanted) {
     const auto ranges = uncut_of(stream);
-    const bool cuts = std::any_of(ranges.begin(), ranges.end(), [at](const auto& r) { return at > r.first && at < r.last; });
+    const bool cuts =
+        std::any_of(ranges.begin(), ranges.end(), [at](const auto& r) { return at > r.first && at < r.last; });
     if (!cuts) prefix.marks.push_back(at);
   }
 }
@@ -137,7 +124,8 @@ std::int32_t PrefixCache::shared_position(Stream& stream, Stream& other) {
   const PrefixTree::Elements theirs = elements_of(other, other.prompt_length());
   const std::size_t most = std::min(ours.size(), theirs.size());
   auto common = static_cast<std::int32_t>(
-      std::mismatch(ours.begin(), ours.begin() + static_cast<std::ptrdiff_t>(most), theirs.begin()).first - ours.begin());
+      std::mismatch(ours.begin(), ours.begin() + static_cast<std::ptrdiff_t>(most), theirs.begin()).first -
+      ours.begin());
   for (const PrefixTree::Range& range : uncut_of(stream)) {
     if (common > range.first && common < range.last) common = range.first;
   }
@@ -158,8 +146,8 @@ bool PrefixCache::may_start(Stream& stream, const std::vector<std::shared_ptr<St
     if (position > best_position) best_position = position, best = other;
   }
   if (best_position < kSharedTokensMin) return true;
-  const PrefixMatch match =
-      tree_->match(prefix.scope, elements_of(stream, stream.prompt_length()), stream.prompt_length() - 1, uncut_of(stream));
+  const PrefixMatch match = tree_->match(prefix.scope, elements_of(stream, stream.prompt_length()),
+                                         stream.prompt_length() - 1, uncut_of(stream));
   if (best_position < match.prefix.position + kSharedTokensMin) return true;
   std::vector<std::int32_t>& marks = best->prefix.marks;
   const auto at = std::lower_bound(marks.begin(), marks.end(), best_position);
@@ -209,8 +197,17 @@ std::int32_t PrefixCache::prompt_rows_max(const Stream& stream) const {
 }
 
 void PrefixCache::on_prompt_rows(Stream& stream) {
+  if (!stream.prefix.keeps) return;
+  try {
+    keep_prompt(stream);
+  } catch (const std::exception& error) {  // its reply doesn't depend on it
+    spdlog::warn("stream {}: its prompt couldn't be kept ({})", stream.request().id, error.what());
+    stream.prefix.keeps = false;
+  }
+}
+
+void PrefixCache::keep_prompt(Stream& stream) {
   StreamPrefix& prefix = stream.prefix;
-  if (!prefix.keeps) return;
   const std::int32_t fed = stream.fed();
   // Marks that this pass has reached; a snapshot exists only of the very last row.
   auto mark = prefix.marks.begin();
@@ -225,19 +222,27 @@ void PrefixCache::on_prompt_rows(Stream& stream) {
 }
 
 void PrefixCache::on_end(Stream& stream) {
-  StreamPrefix& prefix = stream.prefix;
-  if (!prefix.keeps || !stream.cache().is_admitted() || stream.fed() <= prefix.kept) return;
+  const StreamPrefix& prefix = stream.prefix;
+  if (!prefix.keeps || stream.fed() <= prefix.kept) return;
   if (!tree_->resumes_anywhere() && stream.fed() < kSnapshotTokensMin) return;
-  if (!stream.replay_rows().empty()) {
-    PlanLane lane;
-    lane.slot = stream.cache().slot();
-    lane.position = stream.fed();
-    lane.commits = false;
-    lane.replay_rows = stream.replay_rows();
-    lane.pages = stream.cache().tables();
-    model_.settle(lane);
+  try {
+    settle(stream);
+    keep(stream, stream.fed(), true);
+  } catch (const std::exception& error) {
+    spdlog::warn("stream {}: its state couldn't be kept ({})", stream.request().id, error.what());
   }
-  keep(stream, stream.fed(), true);
+}
+
+/// Late commit, now: what a next pass would have replayed.
+void PrefixCache::settle(Stream& stream) {
+  if (stream.replay_rows().empty()) return;
+  PlanLane lane;
+  lane.slot = stream.cache().slot();
+  lane.position = stream.fed();
+  lane.commits = false;
+  lane.replay_rows = stream.replay_rows();
+  lane.pages = stream.cache().tables();
+  model_.settle(lane);
 }
 
 void PrefixCache::keep(Stream& stream, std::int32_t position, bool resume_point) {

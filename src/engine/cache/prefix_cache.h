@@ -71,6 +71,8 @@ class PrefixCache {
   void plan_marks(Stream& stream);
   std::int32_t shared_position(Stream& stream, Stream& other);
   bool resume(Stream& stream);
+  void keep_prompt(Stream& stream);
+  void settle(Stream& stream);
   void keep(Stream& stream, std::int32_t position, bool resume_point);
 
   LanguageModel& model_;

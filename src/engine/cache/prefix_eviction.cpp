@@ -67,8 +67,8 @@ bool PrefixTree::make_room(const std::vector<std::int32_t>& pages, std::int32_t 
     }
   }
   while (snapshot && (snapshots_held_ + 1) * snapshot_bytes_ > budget_.snapshot_bytes) {
-    const auto least = std::find_if(snapshots_.begin(), snapshots_.end(),
-                                    [](const SnapshotKey& key) { return !key.node->pinned; });
+    const auto least =
+        std::find_if(snapshots_.begin(), snapshots_.end(), [](const SnapshotKey& key) { return !key.node->pinned; });
     if (least == snapshots_.end()) return false;
     snapshot_clock_ = std::max(snapshot_clock_, least->priority);
     drop_snapshot(least->node, least->offset);
@@ -90,9 +90,8 @@ bool PrefixTree::drop_one(std::int32_t group) {
   const std::size_t g = static_cast<std::size_t>(group);
   const bool slides = std::find(window_groups_.begin(), window_groups_.end(), g) != window_groups_.end();
   std::set<NodeKey>& order = slides ? window_pages_[g] : leaves_;
-  const auto least = std::find_if(order.begin(), order.end(), [g](const NodeKey& key) {
-    return !key.node->pinned && key.node->pages[g] > 0;
-  });
+  const auto least = std::find_if(order.begin(), order.end(),
+                                  [g](const NodeKey& key) { return !key.node->pinned && key.node->pages[g] > 0; });
   if (least == order.end()) return false;
   double& clock = slides ? window_clock_ : leaf_clock_;
   clock = std::max(clock, least->priority);

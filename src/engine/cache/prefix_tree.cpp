@@ -19,8 +19,8 @@ bool lexicographic(PrefixTree::Elements a, PrefixTree::Elements b) {
 
 std::int32_t common_length(PrefixTree::Elements a, PrefixTree::Elements b) {
   const std::size_t most = std::min(a.size(), b.size());
-  return static_cast<std::int32_t>(std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(most), b.begin()).first -
-                                   a.begin());
+  return static_cast<std::int32_t>(
+      std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(most), b.begin()).first - a.begin());
 }
 
 }  // namespace
@@ -161,9 +161,8 @@ PrefixMatch PrefixTree::match(const std::string& scope, Elements elements, std::
     }
   }
   if (is_recurrent()) {
-    result.snapshot = path[static_cast<std::size_t>(blocks - 1)]
-                          .node->snapshots.at(position - (blocks - 1) * kPageTokens)
-                          .state;
+    result.snapshot =
+        path[static_cast<std::size_t>(blocks - 1)].node->snapshots.at(position - (blocks - 1) * kPageTokens).state;
   }
   return result;
 }
@@ -223,13 +222,14 @@ bool PrefixTree::keep(const std::string& scope, Elements elements, const std::ve
   std::vector<Node*> kept;
   for (std::int32_t block = 0; block < blocks; ++block) {
     const std::int32_t count = std::min(position - block * kPageTokens, kPageTokens);
-    const bool had_window = static_cast<std::size_t>(block) < path.size() && has_window_page(*path[static_cast<std::size_t>(block)].node);
-    node = place(node, elements.subspan(static_cast<std::size_t>(block) * kPageTokens, static_cast<std::size_t>(count)));
+    const bool had_window =
+        static_cast<std::size_t>(block) < path.size() && has_window_page(*path[static_cast<std::size_t>(block)].node);
+    node =
+        place(node, elements.subspan(static_cast<std::size_t>(block) * kPageTokens, static_cast<std::size_t>(count)));
     node->pinned = true;
     kept.push_back(node);
-    const bool visible = resume_point && std::any_of(window_groups_.begin(), window_groups_.end(), [&](std::size_t g) {
-                           return in_window(g, block, position);
-                         });
+    const bool visible = resume_point && std::any_of(window_groups_.begin(), window_groups_.end(),
+                                                     [&](std::size_t g) { return in_window(g, block, position); });
     attach_pages(*node, count, tables, visible || had_window);
   }
   if (snapshot != nullptr && whole) {
@@ -243,10 +243,12 @@ bool PrefixTree::keep(const std::string& scope, Elements elements, const std::ve
 }
 
 bool PrefixTree::has_window_page(const Node& node) const {
-  return std::any_of(window_groups_.begin(), window_groups_.end(), [&node](std::size_t g) { return node.pages[g] > 0; });
+  return std::any_of(window_groups_.begin(), window_groups_.end(),
+                     [&node](std::size_t g) { return node.pages[g] > 0; });
 }
 
-/// The child of `parent` that holds `block` (or begins with it): the one that is there, a shorter one grown, or a new one.
+/// The child of `parent` that holds `block` (or begins with it): the one that is there, a shorter one grown, or a new
+/// one.
 PrefixTree::Node* PrefixTree::place(Node* parent, Elements block) {
   const Step best = best_child(*parent, block);
   const std::int32_t count = static_cast<std::int32_t>(block.size());

@@ -1,16 +1,17 @@
-// The radix tree of reusable prefixes. An edge is a block of up to 64 key elements, the tokens of one KV page, so that a
-// node owns exactly one page of every paged group; siblings are ordered by their elements and found by comparing them,
-// never by a hash. Pages are shared with streams by reference (PagePool), snapshots of recurrent state are host memory.
+// The radix tree of reusable prefixes. An edge is a block of up to 64 key elements, the tokens of one KV page, so that
+// a node owns exactly one page of every paged group; siblings are ordered by their elements and found by comparing
+// them, never by a hash. Pages are shared with streams by reference (PagePool), snapshots of recurrent state are host
+// memory.
 //
 // Where a prefix can be resumed: models with full attention only, at any token. Sliding groups need the pages of the
 // window before the position, so those are kept at resume points. Recurrent groups need a snapshot of exactly that
 // position.
 //
 // What is given up first: each of three kinds of thing has a worth = times used x tokens that it saves (a leaf: its
-// block; a snapshot: the distance from the snapshot before it; a page behind a sliding window: its block), and things of
-// one kind have one size, so this is worth per byte. The one with the least `clock + worth` goes, where `clock` is that
-// sum of what went last (so that what was worth much long ago leaves in the end). A node goes only as a leaf, and a leaf
-// from which nothing can be resumed goes at once. The path that is being kept or resumed never goes.
+// block; a snapshot: the distance from the snapshot before it; a page behind a sliding window: its block), and things
+// of one kind have one size, so this is worth per byte. The one with the least `clock + worth` goes, where `clock` is
+// that sum of what went last (so that what was worth much long ago leaves in the end). A node goes only as a leaf, and
+// a leaf from which nothing can be resumed goes at once. The path that is being kept or resumed never goes.
 #pragma once
 
 #include <array>
@@ -58,9 +59,10 @@ class PrefixTree {
   /// Counts a use of the match's path.
   void touch(const std::string& scope, Elements elements, const PrefixMatch& match);
 
-  /// Keeps the prefix `elements` whose pages are in `tables`. As a resume point it also keeps the pages that the sliding
-  /// windows need, and `snapshot` where the model is recurrent; otherwise the pages of the full groups alone. False when
-  /// it isn't kept whole (the budget is too small): a model with full attention only keeps the part that fits.
+  /// Keeps the prefix `elements` whose pages are in `tables`. As a resume point it also keeps the pages that the
+  /// sliding windows need, and `snapshot` where the model is recurrent; otherwise the pages of the full groups alone.
+  /// False when it isn't kept whole (the budget is too small): a model with full attention only keeps the part that
+  /// fits.
   bool keep(const std::string& scope, Elements elements, const std::vector<PageTable>& tables, bool resume_point,
             std::shared_ptr<const StateSnapshot> snapshot);
 
@@ -88,8 +90,8 @@ class PrefixTree {
     Node* parent = nullptr;  // null: a root
     std::int32_t depth = 0;  // blocks before it
     std::vector<std::int32_t> elements;
-    std::vector<std::int32_t> pages;               // per group; 0: none
-    std::map<std::int32_t, Snapshot> snapshots;    // by number of elements of this block that they follow
+    std::vector<std::int32_t> pages;             // per group; 0: none
+    std::map<std::int32_t, Snapshot> snapshots;  // by number of elements of this block that they follow
     Children children;
     std::uint64_t uses = 1;
     double priority = 0;         // as a leaf

@@ -1,8 +1,9 @@
 // A stream's page tables and slot (see stream_cache.h).
 //
 // Why nothing here can run out of pages: the pool holds the promised pages of every lane beside those meant for the
-// prefix tree, and a stream's held and reserved pages never exceed its promise. A page that two streams share is counted
-// in both promises but exists once, so a copy always finds room, after the tree has given up what only it holds.
+// prefix tree, and a stream's held and reserved pages never exceed its promise. A page that two streams share is
+// counted in both promises but exists once, so a copy always finds room, after the tree has given up what only it
+// holds.
 #include "engine/cache/stream_cache.h"
 
 #include <algorithm>
@@ -83,6 +84,13 @@ void StreamCache::prepare(std::int32_t position, std::int32_t rows, std::int32_t
     const std::int32_t behind = group.draft ? std::max(rewritten, std::min(position, 1)) : rewritten;
     own_pages(g, position - behind, position + rows);
     const std::size_t needed = static_cast<std::size_t>((position + rows - 1) / kPageTokens) + 1;
+    const std::int32_t first_written = (position - behind) / kPageTokens;
+    for (std::size_t entry = static_cast<std::size_t>(first_written); entry < std::min(needed, tables_[g].size());
+         ++entry) {
+      const std::int32_t page = tables_[g][entry];
+      TF_ASSERT(page <= 0 ||
+                pool_->references(static_cast<std::int32_t>(g), page) == 1);  // nobody else sees the writes
+    }
     while (tables_[g].size() < needed) {
       TF_ASSERT(reserved_[g] > 0);
       tables_[g].push_back(pool_->take_reserved(static_cast<std::int32_t>(g)));

@@ -26,8 +26,8 @@ class StreamCache {
   StreamCache(const StreamCache&) = delete;
   StreamCache& operator=(const StreamCache&) = delete;
 
-  /// Shares the pages of `prefix` (if any), reserves all else that `tokens` tokens can need and takes a slot; false (and
-  /// nothing held) when it isn't there.
+  /// Shares the pages of `prefix` (if any), reserves all else that `tokens` tokens can need and takes a slot; false
+  /// (and nothing held) when it isn't there.
   bool admit(PagePool& pool, const std::vector<CacheGroup>& groups, std::int32_t tokens, std::int32_t pass_rows,
              const SharedPrefix* prefix = nullptr);
   /// Makes the tables cover [position, position + rows) and every key those rows see; pages that lie wholly outside the
