@@ -57,6 +57,7 @@ inline constexpr std::size_t kPrefixNodesMax = 1u << 20;   // blocks of 64 token
 inline constexpr std::size_t kPromptMarksMax = 4096;       // message ends that a request may name
 inline constexpr std::size_t kPrefixMediaMax = 65'536;     // distinct images and sounds in kept prefixes
 inline constexpr std::size_t kLogitBiasTokensMax = 1024;   // biased ids of one stream
+inline constexpr std::size_t kPrefillWidthsMax = 1024;     // prompt slices of one stream that its statistics list
 inline constexpr std::size_t kStreamQueueMax = 1024;       // requests waiting for a lane
 inline constexpr std::size_t kStreamEventsMax = 1u << 16;  // undelivered events of one stream
 
