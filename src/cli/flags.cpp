@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kIntMax = 2147483647.0;
 constexpr double kUnbounded = std::numeric_limits<double>::max();
+constexpr double kGibMax = 1u << 20;
 constexpr unsigned kBoth = kServe | kChat;
 
 std::vector<Flag> make_table() {
@@ -41,6 +42,15 @@ std::vector<Flag> make_table() {
        true},
       {"--parallel", FlagKind::kText, kServe, "N|auto",
        "replies written at once (auto: up to 8, fewer if memory says so)"},
+      {"--prompt-cache-gib", FlagKind::kNumber, kServe, "G",
+       "memory for kept prompt prefixes; 0 = off (a quarter of what the streams leave)", {}, 0, kGibMax},
+      {"--prompt-cache-over-cap", FlagKind::kSwitch, kServe, "", "keep such a budget above 70% of what the streams leave"},
+      {"--prompt-cache-scope",
+       FlagKind::kChoice,
+       kServe,
+       "WHO",
+       "who may reuse a kept prefix: the key that sent it, or all (key)",
+       {"key", "all"}},
       {"--context",
        FlagKind::kInteger,
        kBoth,
@@ -188,8 +198,6 @@ const std::vector<std::string_view>& unbuilt_flags() {
                                                       "--mtp-drafts",
                                                       "--mtp-confidence",
                                                       "--record",
-                                                      "--prompt-cache-gib",
-                                                      "--prompt-cache-over-cap",
                                                       "--checkpoint-slots",
                                                       "--snapshot-dir",
                                                       "--max-snapshots",

@@ -22,6 +22,10 @@ std::int32_t lanes_from(const std::optional<std::string>& text) {
   return std::clamp(lanes, 1, kParallelMax);
 }
 
+std::int64_t bytes_from_gib(double gib) {
+  return static_cast<std::int64_t>(gib * static_cast<double>(1 << 30));
+}
+
 }  // namespace
 
 ServedModelOptions model_options(const Arguments& arguments) {
@@ -37,6 +41,9 @@ ServedModelOptions model_options(const Arguments& arguments) {
   options.threads = static_cast<int>(arguments.integer("--threads").value_or(0));
   options.context = static_cast<std::int32_t>(arguments.integer("--context").value_or(0));
   options.lanes = lanes_from(arguments.text("--parallel"));
+  if (const auto gib = arguments.number("--prompt-cache-gib")) options.prompt_cache_bytes = bytes_from_gib(*gib);
+  options.prompt_cache_over_cap = arguments.has("--prompt-cache-over-cap");
+  options.prompt_cache_shared = arguments.text("--prompt-cache-scope") == "all";
   options.chat_template_file = arguments.text("--chat-template").value_or("");
   options.sampling.temperature = arguments.number("--temperature");
   options.sampling.top_p = arguments.number("--top-p");

@@ -180,7 +180,9 @@ TEST_P(PrefixReuse, ACancelledRequestLeavesWhatItFed) {
   gate.open();
   EXPECT_EQ(probe.wait().reason, FinishReason::kCancelled);
   const Outcome again = run(*engine, prompt, 5);
-  if (!GetParam().recurrent) EXPECT_GT(again.finish.statistics.cached_tokens, 100);
+  if (!GetParam().recurrent) {
+    EXPECT_GT(again.finish.statistics.cached_tokens, 100);
+  }
   expect_fresh(GetParam(), prompt, 5, again);
 }
 

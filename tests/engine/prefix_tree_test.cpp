@@ -106,7 +106,7 @@ TEST(PrefixTree, ARecurrentModelResumesAtSnapshotsOnly) {
   ASSERT_TRUE(world.run("a", tokens, 110));
   EXPECT_EQ(world.tree->node_count(), 5u);
   const std::vector<std::pair<std::int32_t, std::int32_t>> expected = {{300, 300}, {299, 110}, {110, 110},
-                                                                      {109, 100}, {100, 100}, {99, 0}};
+                                                                       {109, 100}, {100, 100}, {99, 0}};
   for (const auto& [most, position] : expected) {
     const PrefixMatch match = world.tree->match("a", tokens, most);
     EXPECT_EQ(match.prefix.position, position) << "up to " << most;
@@ -229,13 +229,16 @@ TEST(StreamCache, CopiesASharedPageBeforeItWritesIt) {
 /// Random streams on a pool that holds the lanes' promise and the budget and not a page more: nothing ever fails.
 TEST(StreamCache, ThePromiseHoldsWhateverIsShared) {
   std::mt19937 random(7);
-  const auto draw = [&random](int low, int high) { return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1)); };
+  const auto draw = [&random](int low, int high) {
+    return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
+  };
   for (int round = 0; round < 12; ++round) {
     FakeModel model(kind(false, round % 2 == 0));
     const std::int32_t lanes = 3, context = 400, rows = 30, cached = draw(0, 9);
     const auto& groups = model.facts().groups;
     std::vector<std::int32_t> counts;
-    for (const CacheGroup& group : groups) counts.push_back(1 + lanes * stream_pages_max(group, context, rows) + cached);
+    for (const CacheGroup& group : groups)
+      counts.push_back(1 + lanes * stream_pages_max(group, context, rows) + cached);
     model.allocate_caches(counts, lanes + 1, 16);
     PagePool pool(model, counts, lanes + 1, true);
     PrefixBudget budget;
@@ -287,7 +290,9 @@ TEST(StreamCache, ThePromiseHoldsWhateverIsShared) {
 /// Against a plain list of what was kept: with room for all, the tree finds what the list finds.
 TEST(PrefixTree, FindsWhatAListFinds) {
   std::mt19937 random(11);
-  const auto draw = [&random](int low, int high) { return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1)); };
+  const auto draw = [&random](int low, int high) {
+    return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
+  };
   for (int round = 0; round < 20; ++round) {
     World world(kind(round % 2 == 1, false), kPages - 1);
     std::vector<Tokens> kept;
