@@ -95,8 +95,8 @@ void check_options(const ModelFacts& facts, const EngineOptions& options) {
        options.cache_memory_bytes != 0 ? "" : " (half of the free memory)", advice);
 }
 
-/// Memory for kept prefixes. Automatic: a quarter of what the lanes leave. A given size is refused when it would take most
-/// of what is left, unless the options insist.
+/// Memory for kept prefixes. Automatic: a quarter of what the lanes leave. A given size is refused when it would take
+/// most of what is left, unless the options insist.
 std::uint64_t prefix_bytes(const EngineOptions& options, std::uint64_t lane_bytes, std::uint64_t memory_available) {
   if (options.prompt_cache_bytes == 0) return 0;
   const std::uint64_t left = memory_available - std::min(memory_available, lane_bytes);
@@ -150,15 +150,16 @@ Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, st
   capacity.prefix_budget =
       plan_prefix_budget(facts.groups, prefix_bytes(options, capacity.cache_bytes, memory_available));
   for (std::size_t g = 0; g < facts.groups.size(); ++g) {
-    const std::int64_t pages = 1 + capacity.prefix_budget.page_counts[g] +
-                               static_cast<std::int64_t>(capacity.lanes) *
-                                   stream_pages_max(facts.groups[g], capacity.context, rows);
+    const std::int64_t pages =
+        1 + capacity.prefix_budget.page_counts[g] +
+        static_cast<std::int64_t>(capacity.lanes) * stream_pages_max(facts.groups[g], capacity.context, rows);
     if (pages > std::numeric_limits<std::int32_t>::max()) {
       fail(ErrorCode::kResourceExhausted, "The cache would have {} pages; lower --context or --parallel.", pages);
     }
     capacity.page_counts.push_back(static_cast<std::int32_t>(pages));
   }
   capacity.slot_count = 1 + capacity.lanes;
+  capacity.window_rows = std::min({limits::kWindowRowsMax, facts.window_rows_max, rows});
   capacity.context_was_reduced = choose_context && capacity.context < facts.context_max;
   return capacity;
 }

@@ -98,6 +98,7 @@ struct StreamStatistics {
   std::int32_t accepted = 0;
   std::array<DraftTally, kDraftKindCount> by_source{};  // by DraftKind; sums are `drafted` and `accepted`
   std::int32_t rows_min = 0;                            // narrowest window; 0: none yet
+  std::int32_t rows_max = 0;                            // widest window
   std::vector<std::int32_t> prefill_widths;             // rows of each prompt slice, the first kPrefillWidthsMax
   std::uint64_t seed = 0;
   double queue_seconds = 0;
@@ -149,6 +150,13 @@ struct EngineFacts {
   std::vector<std::string> draft_kinds;  // empty in the first form
 };
 
+struct DraftCounts {
+  std::uint64_t windows = 0;   // that a source filled
+  std::uint64_t drafted = 0;   // draft rows fed
+  std::uint64_t accepted = 0;  // of them on the accepted path
+};
+using DraftCountsBySource = std::array<DraftCounts, kDraftKindCount>;  // by DraftKind
+
 struct EngineLoad {  // a snapshot for health and metrics
   std::int32_t running = 0;
   std::int32_t waiting = 0;
@@ -161,6 +169,7 @@ struct EngineLoad {  // a snapshot for health and metrics
   std::uint64_t prefix_queries_total = 0, prefix_hits_total = 0;
   std::uint64_t prefix_waits_total = 0;  // streams that waited for a prefix another one was computing
   std::uint64_t prefix_bytes = 0;        // held by kept prefixes now
+  DraftCountsBySource drafts_total{};
 };
 
 class Engine {

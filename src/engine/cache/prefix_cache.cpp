@@ -241,6 +241,7 @@ void PrefixCache::settle(Stream& stream) {
   lane.position = stream.fed();
   lane.commits = false;
   lane.replay_rows = stream.replay_rows();
+  lane.replay_tree = stream.replay_tree();
   lane.pages = stream.cache().tables();
   model_.settle(lane);
 }
