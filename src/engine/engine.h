@@ -19,6 +19,8 @@
 
 namespace tensorfold {
 
+class FileLayer;
+
 /// A media unit in a prompt: an image or audio piece is one unit that is never cut. (Used by vision; empty for text.)
 struct MediaUnit {
   std::int32_t first_index = 0;  // sequence index of its first row
@@ -125,6 +127,17 @@ class StreamHandle {
   virtual void cancel() = 0;
 };
 
+/// Keeping states on disk (`--learn`).
+struct LearnOptions {
+  std::string folder;          // "": off
+  bool conversations = false;  // every prompt and reply, not only system prompts
+  std::uint64_t bytes_max = 32ull << 30;
+  std::uint64_t free_bytes_min = 4ull << 30;  // pauses while the disk has less left
+  std::uint64_t daily_bytes_max = 32ull << 30;
+  std::int32_t tokens_min = 256;     // a shorter prefix isn't worth a file
+  std::shared_ptr<FileLayer> files;  // null: the system's (tests make disks fail)
+};
+
 struct EngineOptions {
   std::int32_t lanes = 0;                // --parallel; 0 = auto (up to 8, fewer if memory says so)
   std::int32_t context = 0;              // --context; 0 = what model and memory allow
@@ -132,6 +145,7 @@ struct EngineOptions {
   std::int64_t prompt_cache_bytes = 0;   // for kept prefixes, beside cache_memory_bytes; 0 = none, -1 = from what is left
   bool prompt_cache_over_cap = false;    // take prompt_cache_bytes however much of the free memory it is
   bool prompt_cache_shared = false;      // prefixes serve every owner, not only the one that computed them
+  LearnOptions learn;
   double pass_seconds_max = 0.25;        // bound of one pass; prompt slices are sized from measured cost
   bool drafts = true;                    // false: every stream is the serial reference
   std::vector<std::shared_ptr<DraftSource>> draft_sources;  // besides those the engine makes itself (tests)
@@ -146,6 +160,7 @@ struct EngineFacts {
   std::int32_t context = 0;  // prompt + reply tokens of one stream; promised for every lane at once
   std::uint64_t cache_bytes = 0;
   std::uint64_t prefix_bytes = 0;  // for kept prefixes; 0: none are kept
+  std::string learn_folder;        // where states are kept on disk; "": nowhere
   bool scores_prompt = true;
   std::vector<std::string> draft_kinds;  // empty in the first form
 };

@@ -12,6 +12,8 @@
 namespace tensorfold {
 namespace {
 
+constexpr auto kLoadPollTime = std::chrono::milliseconds(20);
+
 SchedulerLimits scheduler_limits(const ModelFacts& facts, const Capacity& capacity, const EngineOptions& options) {
   SchedulerLimits limits;
   limits.pass_rows = capacity.pass_rows;
@@ -33,22 +35,34 @@ DrafterLimits drafter_limits(const ModelFacts& facts, const Capacity& capacity) 
 }  // namespace
 
 EngineLoop::EngineLoop(LanguageModel& model, Mailbox& mailbox, const Capacity& capacity, const EngineOptions& options,
-                       std::vector<std::shared_ptr<DraftSource>> sources)
+                       std::vector<std::shared_ptr<DraftSource>> sources, std::unique_ptr<DiskStore> store,
+                       std::string identity)
     : model_(model),
       mailbox_(mailbox),
       capacity_(capacity),
       facts_(model.facts()),
       pool_(model, capacity.page_counts, capacity.slot_count, options.poison_freed),
-      prefixes_(model, pool_, capacity, options.prompt_cache_shared),
+      prefixes_(
+          model, pool_, capacity,
+          {.shared_by_all = options.prompt_cache_shared,
+           .store = std::move(store),
+           .identity = std::move(identity),
+           .learn_tokens_min = options.learn.tokens_min,
+           .learn_conversations = options.learn.conversations,
+           .seconds_for_rows =
+               [this](std::int32_t rows) { return costs_.predict(capacity_.pass_rows) / capacity_.pass_rows * rows; }}),
       scheduler_(scheduler_limits(facts_, capacity, options), options.schedule_seed),
       sampler_(facts_.vocabulary_size),
       drafter_(std::move(sources), drafter_limits(facts_, capacity), options.schedule_seed) {}
 
 void EngineLoop::run() {
   while (true) {
-    receive(mailbox_.collect(running_.empty() && waiting_.empty()));
+    // Streams that wait for a prefix from disk wait with a bound.
+    const bool may_wait = running_.empty() && !has_copying_ && (waiting_.empty() || prefixes_.is_loading());
+    receive(mailbox_.collect(may_wait, waiting_.empty() ? Mailbox::kForever : kLoadPollTime));
     if (mailbox_.is_stopping()) break;
     end_cancelled();
+    has_copying_ = prefixes_.work();
     admit();
     if (running_.empty()) {
       publish_load(Clock::now());  // what ended without a round must not linger in /health
@@ -63,12 +77,13 @@ void EngineLoop::run() {
     drop_finished();
     publish_load(Clock::now());
   }
-  receive(mailbox_.collect(false));
+  receive(mailbox_.collect(false, Mailbox::kForever));
   for (const std::shared_ptr<Stream>& stream : waiting_) stream->finish(FinishReason::kCancelled);
   mailbox_.left_queue(waiting_.size());
   waiting_.clear();
   end_all(FinishReason::kCancelled, "");
   drop_finished();
+  prefixes_.flush();
 }
 
 void EngineLoop::receive(std::vector<std::shared_ptr<Stream>> arrivals) {

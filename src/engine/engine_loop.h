@@ -26,7 +26,7 @@ namespace tensorfold {
 class EngineLoop {
  public:
   EngineLoop(LanguageModel& model, Mailbox& mailbox, const Capacity& capacity, const EngineOptions& options,
-             std::vector<std::shared_ptr<DraftSource>> sources);
+             std::vector<std::shared_ptr<DraftSource>> sources, std::unique_ptr<DiskStore> store, std::string identity);
 
   /// The thread's main function; returns after Mailbox::stop(), when every stream has ended.
   void run();
@@ -83,6 +83,7 @@ class EngineLoop {
 
   std::deque<std::shared_ptr<Stream>> waiting_;
   std::vector<std::shared_ptr<Stream>> running_;  // a lane each
+  bool has_copying_ = false;  // states on their way to or from disk
   std::uint64_t admissions_ = 0;
   std::uint64_t rounds_ = 0;
   std::uint64_t services_ = 0;  // grants made so far

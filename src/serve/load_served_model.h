@@ -26,6 +26,7 @@ struct ServedModelOptions {
   std::int64_t prompt_cache_bytes = -1;  // kept prefixes: 0 = none, -1 = from what is left
   bool prompt_cache_over_cap = false;
   bool prompt_cache_shared = false;
+  LearnOptions learn;
   std::string chat_template_file;  // "" = the checkpoint's
   SamplingFlags sampling;
   bool thinking = true;

@@ -59,6 +59,8 @@ struct DiskIndex::Search {
     if (position <= best.position) return;
     best.position = position;
     best.chain = chain;
+    best.begins.clear();
+    for (const std::uint64_t id : chain) best.begins.push_back(index.states_.at(id).begin);
   }
 };
 

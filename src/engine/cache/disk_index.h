@@ -16,8 +16,9 @@ namespace tensorfold {
 
 /// Segments that together hold a prefix, first to last.
 struct StoredPrefix {
-  std::int32_t position = 0;         // tokens of the query that they hold and that can be resumed
-  std::vector<std::uint64_t> chain;  // ids
+  std::int32_t position = 0;          // tokens of the query that they hold and that can be resumed
+  std::vector<std::uint64_t> chain;   // ids
+  std::vector<std::uint32_t> begins;  // where each begins
 };
 
 class DiskIndex {

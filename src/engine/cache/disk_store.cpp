@@ -192,6 +192,7 @@ DiskStore::~DiskStore() {
     stopping_ = true;
     stop_by_ = std::chrono::steady_clock::now() + options_.flush;
     for (const std::shared_ptr<StateRead>& read : to_read_) read->cancel();
+    if (reading_ != nullptr) reading_->cancel();
     work_.notify_all();
   }
   if (writer_.joinable()) writer_.join();
@@ -263,6 +264,8 @@ void DiskStore::run_reader() {
       if (to_read_.empty()) return;
       read = to_read_.front();
       to_read_.pop_front();
+      reading_ = read;
+      if (stopping_) read->cancel();
     }
     bool failed = read->chain_.empty();
     for (const StoredState& state : read->chain_) {

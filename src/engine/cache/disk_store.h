@@ -84,7 +84,8 @@ struct DiskCounters {
 class DiskStore {
  public:
   /// Opens the folder, or explains in one log line why learning is off and returns null. `resumes_anywhere`: the model
-  /// has full attention only. `wake` is called from the reader thread when there is something to take.
+  /// has full attention only. `wake` is called from the store's threads when there is something to take, or room to
+  /// write; it must not block.
   static std::unique_ptr<DiskStore> open(const DiskStoreOptions& options, bool resumes_anywhere,
                                          std::function<void()> wake);
   ~DiskStore();  // writes what is queued, within a bound
@@ -146,6 +147,7 @@ class DiskStore {
   std::deque<std::unique_ptr<StateToWrite>> to_write_;
   std::uint64_t queued_bytes_ = 0;
   bool writing_ = false;
+  std::shared_ptr<StateRead> reading_;
   std::deque<std::shared_ptr<StateRead>> to_read_;
   bool paused_ = false;
   std::string pause_reason_;

@@ -63,15 +63,16 @@ void DiskStore::run_writer() {
       pause_reason_.clear();
     }
     if (to_write_.empty() || paused_) idle_.notify_all();
+    if (wake_ && !stopping_) wake_();  // there is room in the queue
   }
 }
 
-/// One line when the reason changes; what is queued is let go.
+/// One line until it works again; what is queued is let go.
 void DiskStore::set_paused(const std::string& problem) {
   paused_ = true;
   to_write_.clear();
   queued_bytes_ = 0;
-  if (problem != pause_reason_) spdlog::warn("learning is paused: {}", problem);
+  if (pause_reason_.empty()) spdlog::warn("learning is paused: {}", problem);
   pause_reason_ = problem;
 }
 
@@ -178,7 +179,9 @@ bool DiskStore::make_room(std::uint64_t bytes, const StateHeader& header, std::s
     }
     if (bytes > options_.bytes_max) return false;
     std::vector<std::uint64_t> spared;
-    for (std::uint64_t id = header.parent; id != 0; id = index_.find(id)->parent) spared.push_back(id);
+    for (const StoredState* state = index_.find(header.parent); state != nullptr; state = index_.find(state->parent)) {
+      spared.push_back(state->id);
+    }
     while (index_.bytes() + bytes > options_.bytes_max) {
       const std::uint64_t least = index_.least_used(spared);
       if (least == 0) break;

@@ -73,6 +73,12 @@ std::int32_t PagePool::take_reserved_copy(std::int32_t group, std::int32_t from)
   return pop_reserved(group);
 }
 
+std::int32_t PagePool::take_reserved_written(std::int32_t group, const std::byte* bytes) {
+  TF_ASSERT(!at(group).free.empty());
+  model_.write_page(group, at(group).free.back(), bytes);
+  return pop_reserved(group);
+}
+
 void PagePool::add_reference(std::int32_t group, std::int32_t page) {
   std::int32_t& references = at(group).references.at(static_cast<std::size_t>(page));
   TF_ASSERT(references > 0);

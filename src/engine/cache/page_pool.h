@@ -32,6 +32,8 @@ class PagePool {
   std::int32_t take_reserved(std::int32_t group);
   /// Hands out a reserved page with the content of `from` and one reference.
   std::int32_t take_reserved_copy(std::int32_t group, std::int32_t from);
+  /// Hands out a reserved page with the content `bytes` and one reference.
+  std::int32_t take_reserved_written(std::int32_t group, const std::byte* bytes);
   void add_reference(std::int32_t group, std::int32_t page);
   std::int32_t references(std::int32_t group, std::int32_t page) const;
   /// Drops a reference; true when the page fell free.

@@ -13,22 +13,31 @@ namespace tensorfold {
 namespace {
 
 constexpr std::int32_t kPageTokens = limits::kKvPageTokens;
-constexpr std::int32_t kSharedTokensMin = kPageTokens;    // waiting for less isn't worth it
-constexpr std::int32_t kSnapshotTokensMin = kPageTokens;  // a shorter prefix is computed in less than a pass
+constexpr std::int32_t kSharedTokensMin = kPageTokens;            // waiting for less isn't worth it
+constexpr std::int32_t kSnapshotTokensMin = kPageTokens;          // a shorter prefix is computed in less than a pass
+constexpr double kLoadSecondsMin = 0.25, kLoadSecondsMax = 10.0;  // waiting for the disk
+constexpr auto kFlushTime = std::chrono::seconds(10);
 constexpr std::size_t kLastMessages = 2;  // ends of the last messages are where the next turn and an edit resume
 
 }  // namespace
 
-PrefixCache::PrefixCache(LanguageModel& model, PagePool& pool, const Capacity& capacity, bool shared_by_all)
+PrefixCache::PrefixCache(LanguageModel& model, PagePool& pool, const Capacity& capacity, Options options)
     : model_(model),
       pool_(pool),
       groups_(model.facts().groups),
       pass_rows_(capacity.pass_rows),
-      shared_by_all_(shared_by_all) {
+      options_(std::move(options)) {
   if (capacity.prefix_budget.is_empty()) return;
   tree_ = std::make_unique<PrefixTree>(model, pool, capacity.prefix_budget);
   mark_spacing_ = resume_point_spacing(groups_);
   pool_.set_reclaimer([this](std::int32_t group) { return tree_->reclaim(group); });
+  if (options_.store == nullptr) return;
+  learner_ = std::make_unique<PrefixLearner>(model, pool, *tree_, capacity.prefix_budget, std::move(options_.store),
+                                             options_.identity, options_.learn_tokens_min);
+}
+
+void PrefixCache::flush() {
+  if (learner_ != nullptr) learner_->flush(std::chrono::steady_clock::now() + kFlushTime);
 }
 
 PrefixCache::~PrefixCache() {
@@ -39,7 +48,10 @@ void PrefixCache::open(Stream& stream) {
   if (!is_enabled()) return;
   StreamPrefix& prefix = stream.prefix;
   prefix.keeps = true;
-  prefix.scope = shared_by_all_ ? "all" : "key " + stream.request().prompt.owner;
+  prefix.scope = options_.shared_by_all ? "all" : "key " + stream.request().prompt.owner;
+  for (const PromptMark& mark : stream.request().marks) {
+    if (mark.kind == PromptMarkKind::kSystemEnd) prefix.system_end = mark.position;
+  }
   if (!stream.request().prompt.media.empty()) name_media(stream);
 }
 
@@ -107,6 +119,8 @@ void PrefixCache::plan_marks(Stream& stream) {
     if (after == wanted.begin() && at - stream.fed() < mark_spacing_) continue;
     wanted.insert(after, at);
   }
+  // On disk a state of the prompt without its reply, too: a template may write the reply in another way next time.
+  prefix.learn_mark = marks.empty() ? last : marks.back().position;
   wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
   for (const std::int32_t at : wanted) {
     const auto ranges = uncut_of(stream);
@@ -139,6 +153,7 @@ bool PrefixCache::may_start(Stream& stream, const std::vector<std::shared_ptr<St
     if (other->phase() == Stream::Phase::kPrompt && other->fed() < prefix.awaited_position) return false;
     prefix.awaits.reset();
   }
+  if (waits_for_disk(stream)) return false;
   std::shared_ptr<Stream> best;
   std::int32_t best_position = 0;
   for (const std::shared_ptr<Stream>& other : running) {
@@ -156,6 +171,31 @@ bool PrefixCache::may_start(Stream& stream, const std::vector<std::shared_ptr<St
   prefix.awaits = best;
   prefix.awaited_position = best_position;
   ++counters_.waits;
+  return false;
+}
+
+/// True while a prefix of the stream is read back from disk, for no longer than computing it would take.
+bool PrefixCache::waits_for_disk(Stream& stream) {
+  StreamPrefix& prefix = stream.prefix;
+  if (learner_ == nullptr) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (!prefix.has_asked_disk) {
+    prefix.has_asked_disk = true;
+    const PrefixTree::Elements elements = elements_of(stream, stream.prompt_length());
+    const std::int32_t known =
+        tree_->match(prefix.scope, elements, stream.prompt_length() - 1, uncut_of(stream)).prefix.position;
+    prefix.load = learner_->load(prefix.scope, elements, stream.prompt_length() - 1, known);
+    if (prefix.load == nullptr) return false;
+    ++counters_.loads;
+    const double expected = options_.seconds_for_rows ? options_.seconds_for_rows(prefix.load->position - known) : 0.0;
+    const double most = expected > 0 ? std::clamp(expected, kLoadSecondsMin, kLoadSecondsMax) : kLoadSecondsMax;
+    prefix.load_until =
+        now + std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(most));
+  }
+  if (prefix.load == nullptr) return false;
+  if (!prefix.load->is_done && now < prefix.load_until) return true;
+  if (!prefix.load->is_done) learner_->give_up(prefix.load);
+  prefix.load.reset();
   return false;
 }
 
@@ -212,13 +252,31 @@ void PrefixCache::keep_prompt(Stream& stream) {
   // Marks that this pass has reached; a snapshot exists only of the very last row.
   auto mark = prefix.marks.begin();
   for (; mark != prefix.marks.end() && *mark <= fed; ++mark) {
-    if (*mark > prefix.kept && (*mark == fed || !tree_->is_recurrent())) keep(stream, *mark, true);
+    if (*mark <= prefix.kept || (*mark != fed && tree_->is_recurrent())) continue;
+    keep(stream, *mark, true);
+    if (learner_ != nullptr && options_.learn_conversations && *mark == prefix.learn_mark) {
+      learner_->offer(prefix.scope, elements_of(stream, *mark));
+    }
   }
   prefix.marks.erase(prefix.marks.begin(), mark);
-  if (!tree_->resumes_anywhere()) return;
+  if (!tree_->resumes_anywhere()) {
+    offer_system_prompt(stream);
+    return;
+  }
   // Whole pages won't be written again: they can be shared while the prompt goes on. Its end is kept as it is.
   const std::int32_t whole = fed == stream.prompt_length() ? fed : fed - fed % kPageTokens;
   if (whole > prefix.kept) keep(stream, whole, false);
+  offer_system_prompt(stream);
+}
+
+/// What many requests share goes to disk as soon as it is kept.
+void PrefixCache::offer_system_prompt(Stream& stream) {
+  StreamPrefix& prefix = stream.prefix;
+  if (learner_ == nullptr || prefix.system_end == 0 || prefix.kept < prefix.system_end) return;
+  if (prefix.system_end > stream.cached_tokens()) {
+    learner_->offer(prefix.scope, elements_of(stream, prefix.system_end));
+  }
+  prefix.system_end = 0;
 }
 
 void PrefixCache::on_end(Stream& stream) {
@@ -228,6 +286,9 @@ void PrefixCache::on_end(Stream& stream) {
   try {
     settle(stream);
     keep(stream, stream.fed(), true);
+    if (learner_ != nullptr && options_.learn_conversations) {
+      learner_->offer(prefix.scope, elements_of(stream, stream.fed()));
+    }
   } catch (const std::exception& error) {
     spdlog::warn("stream {}: its state couldn't be kept ({})", stream.request().id, error.what());
   }

@@ -9,12 +9,15 @@
 // the first waiter takes over.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "engine/cache/prefix_learner.h"
 #include "engine/cache/prefix_tree.h"
 #include "engine/capacity.h"
 
@@ -32,6 +35,11 @@ struct StreamPrefix {
   bool is_awaited = false;             // another stream waits for its prompt
   std::weak_ptr<Stream> awaits;
   std::int32_t awaited_position = 0;  // ... until it has fed this many rows
+  std::int32_t learn_mark = 0;        // where a state of the prompt goes to disk beside that of its end; 0: nowhere
+  std::int32_t system_end = 0;        // of the prompt, where the request names it; 0 once it is offered to the disk
+  std::shared_ptr<PrefixLoad> load;   // being read back from disk
+  std::chrono::steady_clock::time_point load_until;
+  bool has_asked_disk = false;
 };
 
 struct PrefixCounters {
@@ -39,11 +47,21 @@ struct PrefixCounters {
   std::uint64_t hits = 0;  // streams that resumed
   std::uint64_t cached_tokens = 0;
   std::uint64_t waits = 0;  // streams that waited for another's prompt
+  std::uint64_t loads = 0;  // streams that waited for a prefix from disk
 };
 
 class PrefixCache {
  public:
-  PrefixCache(LanguageModel& model, PagePool& pool, const Capacity& capacity, bool shared_by_all);
+  struct Options {
+    bool shared_by_all = false;
+    std::unique_ptr<DiskStore> store;  // null: nothing is kept on disk
+    std::string identity;              // of what is kept there
+    std::int32_t learn_tokens_min = 0;
+    bool learn_conversations = false;
+    /// Expected time of feeding so many rows of a prompt; 0: not known.
+    std::function<double(std::int32_t rows)> seconds_for_rows;
+  };
+  PrefixCache(LanguageModel& model, PagePool& pool, const Capacity& capacity, Options options);
   ~PrefixCache();
 
   bool is_enabled() const { return tree_ != nullptr; }
@@ -61,6 +79,13 @@ class PrefixCache {
   /// The stream ends well or is cancelled, and still holds its pages: keeps what it has fed.
   void on_end(Stream& stream);
 
+  /// A bounded step of copying to or from disk, between passes. True: call again soon.
+  bool work() { return learner_ != nullptr && learner_->work(); }
+  bool is_loading() const { return learner_ != nullptr && learner_->is_loading(); }
+  /// The engine stops: hands what is pending to the disk, within a bound.
+  void flush();
+  const PrefixLearner* learner() const { return learner_.get(); }
+
   const PrefixCounters& counters() const { return counters_; }
   const PrefixTree* tree() const { return tree_.get(); }
 
@@ -70,7 +95,9 @@ class PrefixCache {
   void name_media(Stream& stream);
   void plan_marks(Stream& stream);
   std::int32_t shared_position(Stream& stream, Stream& other);
+  bool waits_for_disk(Stream& stream);
   bool resume(Stream& stream);
+  void offer_system_prompt(Stream& stream);
   void keep_prompt(Stream& stream);
   void settle(Stream& stream);
   void keep(Stream& stream, std::int32_t position, bool resume_point);
@@ -79,8 +106,9 @@ class PrefixCache {
   PagePool& pool_;
   std::vector<CacheGroup> groups_;
   std::int32_t pass_rows_;
-  bool shared_by_all_;
-  std::unique_ptr<PrefixTree> tree_;  // null: off
+  Options options_;
+  std::unique_ptr<PrefixTree> tree_;        // null: off
+  std::unique_ptr<PrefixLearner> learner_;  // null: nothing goes to disk
   std::int32_t mark_spacing_ = 0;
   std::map<std::vector<std::uint8_t>, std::int32_t> media_names_;  // content hash -> key element (negative)
   PrefixCounters counters_;

@@ -110,7 +110,12 @@ void PrefixTree::release_page(Node& node, std::size_t group) {
   --held_[group];
 }
 
+/// Drops the leaf, and then those before it that were kept for it alone.
 void PrefixTree::drop_leaf(Node* leaf) {
+  for (Node* parent = remove_leaf(leaf); is_useless(*parent);) parent = remove_leaf(parent);
+}
+
+PrefixTree::Node* PrefixTree::remove_leaf(Node* leaf) {
   TF_ASSERT(leaf->children.empty() && leaf->parent != nullptr);
   unindex(leaf);
   for (const std::size_t g : paged_groups_) release_page(*leaf, g);
@@ -120,7 +125,7 @@ void PrefixTree::drop_leaf(Node* leaf) {
   parent->children.erase(Elements(leaf->elements));  // destroys the leaf
   --node_count_;
   index(parent);
-  prune(parent);
+  return parent;
 }
 
 void PrefixTree::drop_window_page(Node* node, std::size_t group) {
@@ -139,9 +144,12 @@ void PrefixTree::drop_snapshot(Node* node, std::int32_t offset) {
 }
 
 /// A leaf in which nothing can be resumed is of no use to anybody.
+bool PrefixTree::is_useless(const Node& node) const {
+  return node.parent != nullptr && !node.pinned && node.children.empty() && !can_resume_in(node);
+}
+
 void PrefixTree::prune(Node* node) {
-  if (node->parent == nullptr || node->pinned || !node->children.empty() || can_resume_in(*node)) return;
-  drop_leaf(node);
+  if (is_useless(*node)) drop_leaf(node);
 }
 
 bool PrefixTree::can_resume_in(const Node& leaf) const {

@@ -93,9 +93,12 @@ std::vector<PrefixTree::Step> PrefixTree::walk(Node& root, Elements elements) co
   return path;
 }
 
+std::int32_t PrefixTree::first_window_block(std::size_t group, std::int32_t position) const {
+  return std::max(position - groups_[group].window + 1, 0) / kPageTokens;
+}
+
 bool PrefixTree::in_window(std::size_t group, std::int32_t block, std::int32_t position) const {
-  const std::int32_t first_visible = std::max(position - groups_[group].window + 1, 0);
-  return block >= first_visible / kPageTokens;
+  return block >= first_window_block(group, position);
 }
 
 /// The highest block that resuming at `position` needs and whose window page is gone, or -1.
@@ -163,6 +166,23 @@ PrefixMatch PrefixTree::match(const std::string& scope, Elements elements, std::
   if (is_recurrent()) {
     result.snapshot =
         path[static_cast<std::size_t>(blocks - 1)].node->snapshots.at(position - (blocks - 1) * kPageTokens).state;
+  }
+  return result;
+}
+
+HeldPrefix PrefixTree::held(const std::string& scope, Elements elements) const {
+  HeldPrefix result;
+  result.tables.resize(groups_.size());
+  Node* root = find_root(scope);
+  if (root == nullptr) return result;
+  for (const Step& step : walk(*root, elements)) {
+    result.matched += step.count;
+    for (const std::size_t g : paged_groups_) {
+      result.tables[g].push_back(step.node->pages[g] > 0 ? step.node->pages[g] : -1);
+    }
+    const auto snapshot = step.node->snapshots.find(step.count);
+    const bool at_end = result.matched == static_cast<std::int32_t>(elements.size());
+    if (at_end && snapshot != step.node->snapshots.end()) result.snapshot = snapshot->second.state;
   }
   return result;
 }

@@ -40,6 +40,13 @@ struct PrefixMatch {
   std::shared_ptr<const StateSnapshot> snapshot;
 };
 
+/// What the tree holds of a sequence of elements, resumable or not.
+struct HeldPrefix {
+  std::int32_t matched = 0;
+  std::vector<PageTable> tables;                  // per group, for the matched blocks; -1: not held
+  std::shared_ptr<const StateSnapshot> snapshot;  // of exactly all the elements
+};
+
 class PrefixTree {
  public:
   PrefixTree(LanguageModel& model, PagePool& pool, PrefixBudget budget);
@@ -56,6 +63,7 @@ class PrefixTree {
   };
   PrefixMatch match(const std::string& scope, Elements elements, std::int32_t position_max,
                     std::span<const Range> uncut = {}) const;
+  HeldPrefix held(const std::string& scope, Elements elements) const;
   /// Counts a use of the match's path.
   void touch(const std::string& scope, Elements elements, const PrefixMatch& match);
 
@@ -70,6 +78,11 @@ class PrefixTree {
   bool reclaim(std::int32_t group);
   void clear();
 
+  /// Blocks of a sliding group that resuming at `position` needs: this one to the last.
+  std::int32_t first_window_block(std::size_t group, std::int32_t position) const;
+  const std::vector<std::size_t>& full_groups() const { return full_groups_; }
+  const std::vector<std::size_t>& window_groups() const { return window_groups_; }
+  std::uint64_t snapshot_bytes() const { return snapshot_bytes_; }  // of one
   bool is_recurrent() const { return snapshot_bytes_ > 0; }
   bool has_windows() const { return !window_groups_.empty(); }
   bool resumes_anywhere() const { return !is_recurrent() && !has_windows(); }
@@ -128,6 +141,8 @@ class PrefixTree {
   bool make_room(const std::vector<std::int32_t>& pages, std::int32_t nodes, bool snapshot);
   bool drop_one(std::int32_t group);
   void drop_leaf(Node* leaf);
+  Node* remove_leaf(Node* leaf);  // returns its parent
+  bool is_useless(const Node& node) const;
   void drop_window_page(Node* node, std::size_t group);
   void drop_snapshot(Node* node, std::int32_t offset);
   void prune(Node* leaf);

@@ -48,6 +48,8 @@ struct Record {
   std::vector<std::int32_t> reply;
   std::vector<RecordedRow> rows;
   std::int32_t events = 0;
+  std::int32_t cached = 0;    // rows that came from a kept prefix
+  bool is_first_wave = true;  // of its engine
   FinishReason reason = FinishReason::kError;
   std::string message;
 
@@ -77,6 +79,7 @@ class Schedule {
   }
 
   void run_engine();
+  std::vector<std::int32_t> earlier_tokens();
   void draw_streams(const EngineFacts& facts);
   void open(Engine& engine, Record& record);
   void compare();
@@ -89,6 +92,7 @@ class Schedule {
   std::int32_t number_;
   Report& report_;
   std::mt19937_64 random_;
+  EngineOptions engine_options_;
   std::vector<std::unique_ptr<Record>> records_;
   std::mutex mutex_;
   std::condition_variable finished_;
@@ -113,6 +117,9 @@ void Schedule::draw_streams(const EngineFacts& facts) {
     const std::int32_t length = std::min(draw(1, draw(0, 2) == 0 ? 4 : options_.prompt_tokens_max), facts.context - 1);
     const std::int32_t alike = draw(0, 1) == 0 ? 0 : draw(0, length);
     record->prompt.assign(shared.begin(), shared.begin() + alike);
+    if (!records_.empty() && options_.waves > 1 && draw(0, 3) > 0) record->prompt = earlier_tokens();
+    if (static_cast<std::int32_t>(record->prompt.size()) > length)
+      record->prompt.resize(static_cast<std::size_t>(length));
     while (static_cast<std::int32_t>(record->prompt.size()) < length) {
       record->prompt.push_back(draw(0, facts.model.vocabulary_size - 1));
     }
@@ -129,6 +136,17 @@ void Schedule::draw_streams(const EngineFacts& facts) {
   }
 }
 
+/// A beginning of what an earlier stream read and wrote: all of it, its prompt, or cut anywhere.
+std::vector<std::int32_t> Schedule::earlier_tokens() {
+  const Record& record = *records_[static_cast<std::size_t>(draw(0, static_cast<std::int32_t>(records_.size()) - 1))];
+  std::vector<std::int32_t> tokens = record.prompt;
+  tokens.insert(tokens.end(), record.reply.begin(), record.reply.end());
+  const std::int32_t how = draw(0, 3);
+  if (how == 0) tokens.resize(record.prompt.size());
+  if (how == 1) tokens.resize(static_cast<std::size_t>(draw(1, static_cast<std::int32_t>(tokens.size()))));
+  return tokens;
+}
+
 void Schedule::open(Engine& engine, Record& record) {
   StreamRequest request;
   request.id = fmt::format("fold-{}", number_);
@@ -136,6 +154,10 @@ void Schedule::open(Engine& engine, Record& record) {
   request.reply_tokens_max = record.reply_tokens_max;
   request.sampling = record.sampling;
   request.background = draw(0, 4) == 0;
+  const std::int32_t prompt_length = static_cast<std::int32_t>(record.prompt.size());
+  if (draw(0, 1) == 0 && prompt_length > 2) {
+    request.marks.push_back({draw(1, prompt_length - 1), PromptMarkKind::kSystemEnd});
+  }
   request.on_logits = [&record](std::int32_t sequence_index, const float* logits, std::int32_t count) {
     record.rows.push_back({sequence_index, row_bits(logits, count)});
   };
@@ -144,6 +166,7 @@ void Schedule::open(Engine& engine, Record& record) {
     if (const auto* finish = std::get_if<FinishEvent>(&event)) {
       record.reason = finish->reason;
       record.message = finish->message;
+      record.cached = finish->statistics.cached_tokens;
       const std::lock_guard lock(mutex_);
       ++finished_count_;
       finished_.notify_all();
@@ -161,7 +184,7 @@ void Schedule::open(Engine& engine, Record& record) {
 }
 
 void Schedule::run_engine() {
-  EngineOptions options;
+  EngineOptions& options = engine_options_;
   options.lanes = draw(1, options_.lanes_max);
   options.poison_freed = options_.poison_freed;
   options.schedule_seed = draw(0, 4) == 0 ? 0 : random_() | 1u;  // now and then the scheduler that serves
@@ -169,11 +192,35 @@ void Schedule::run_engine() {
   options.context = std::min(model->facts().context_max, options_.prompt_tokens_max + options_.reply_tokens_max + 1);
   options.cache_memory_bytes = 1ull << 34;  // the promise is for all lanes at once; a schedule is smaller than this
   options.pass_rows_max = draw(0, 1) == 0 ? 0 : draw(1, model->facts().pass_rows_max);
-  const std::unique_ptr<Engine> engine = Engine::start(std::move(model), options);
-  draw_streams(engine->facts());
-  for (const std::unique_ptr<Record>& record : records_) open(*engine, *record);
-  std::unique_lock lock(mutex_);
-  finished_.wait(lock, [this] { return finished_count_ == records_.size(); });
+  if (options_.prompt_cache_bytes_max > 0) {
+    options.prompt_cache_bytes =
+        static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(options_.prompt_cache_bytes_max));
+    options.prompt_cache_over_cap = true;
+  }
+  if (!options_.learn_folder.empty()) {
+    options.learn.folder = options_.learn_folder;
+    options.learn.conversations = true;
+    options.learn.free_bytes_min = 0;
+    options.learn.tokens_min = 1;
+  }
+  std::unique_ptr<Engine> engine = Engine::start(std::move(model), options);
+  bool is_first_wave = true;
+  for (std::int32_t wave = 0; wave < options_.waves; ++wave, is_first_wave = false) {
+    if (wave > 0 && !options_.learn_folder.empty() && draw(0, 1) == 0) {
+      engine.reset();
+      engine = Engine::start(make_model_(number_), options);
+      is_first_wave = true;
+      ++report_.restarts;
+    }
+    const std::size_t first = records_.size();
+    draw_streams(engine->facts());
+    for (std::size_t i = first; i < records_.size(); ++i) {
+      records_[i]->is_first_wave = is_first_wave && wave > 0;
+      open(*engine, *records_[i]);
+    }
+    std::unique_lock lock(mutex_);
+    finished_.wait(lock, [this] { return finished_count_ == records_.size(); });
+  }
 }
 
 void Schedule::compare() {
@@ -198,18 +245,27 @@ void Schedule::compare_stream(SerialRun& serial, HostSampler& sampler, std::size
     return failure(index, "gave {} of {} reply tokens", record.reply.size(), record.reply_tokens_max);
   }
   // Every token but the last was fed; each fed row was reported once, in order.
-  const std::size_t expected_rows = record.reply.empty() ? prompt : tokens.size() - 1;
+  // Those of a kept prefix were computed by an earlier stream.
+  const std::size_t cached = static_cast<std::size_t>(record.cached);
+  const std::size_t expected_rows = (record.reply.empty() ? prompt : tokens.size() - 1) - cached;
   if (!cancelled && record.rows.size() != expected_rows) {
     return failure(index, "reported {} rows, expected {}", record.rows.size(), expected_rows);
   }
+  if (cached > 0) {
+    ++report_.streams_resumed;
+    report_.rows_resumed += cached;
+    report_.streams_resumed_after_restart += record.is_first_wave ? 1 : 0;
+  }
   serial.begin();
-  for (std::size_t i = 0; i < record.rows.size(); ++i) {
-    if (record.rows[i].sequence_index != static_cast<std::int32_t>(i) || i >= tokens.size()) {
-      return failure(index, "row {} was reported as index {}", i, record.rows[i].sequence_index);
+  for (std::size_t i = 0; i < cached; ++i) serial.feed(tokens[i]);
+  for (std::size_t i = cached; i < cached + record.rows.size(); ++i) {
+    const RecordedRow& row = record.rows[i - cached];
+    if (row.sequence_index != static_cast<std::int32_t>(i) || i >= tokens.size()) {
+      return failure(index, "row {} was reported as index {}", i, row.sequence_index);
     }
     const float* logits = serial.feed(tokens[i]);
     ++report_.rows_compared;
-    if (row_bits(logits, serial.facts().vocabulary_size) != record.rows[i].bits) {
+    if (row_bits(logits, serial.facts().vocabulary_size) != row.bits) {
       return failure(index, "logits of row {} differ from the one-row-at-a-time run's ({} prompt tokens)", i, prompt);
     }
     if (i + 1 < prompt || i + 1 >= tokens.size()) continue;

@@ -27,6 +27,10 @@ struct Options {
   std::int32_t reply_tokens_max = 24;
   double cancelled_share = 0.2;  // of the streams
   bool poison_freed = true;      // NaN in freed pages and slots
+  /// Prefix reuse: streams come in waves, later ones continue, repeat or leave the prompts and replies of earlier ones.
+  std::int32_t waves = 1;
+  std::int64_t prompt_cache_bytes_max = 0;  // the budget of a schedule is drawn up to it
+  std::string learn_folder;                 // kept states go there, and the engine starts anew between some waves
   MakeModel make_reference;      // the plain run's model where it shall differ (another path, other threads)
 };
 
@@ -34,6 +38,10 @@ struct Report {
   std::int32_t schedules = 0;
   std::int32_t streams = 0;
   std::int32_t streams_cancelled = 0;
+  std::int32_t streams_resumed = 0;
+  std::uint64_t rows_resumed = 0;  // rows that weren't computed again
+  std::int32_t restarts = 0;
+  std::int32_t streams_resumed_after_restart = 0;  // in the first wave of an engine: from disk
   std::uint64_t rows_compared = 0;
   std::uint64_t tokens_compared = 0;
   std::uint64_t failures = 0;
