@@ -212,7 +212,7 @@ struct Kind {
   bool recurrent, sliding;
 };
 
-struct Setup {
+struct Conditions {
   Kind kind{"Full", false, false};
   std::string checkpoint = "fake";
   std::shared_ptr<FileLayer> files;
@@ -220,11 +220,11 @@ struct Setup {
   bool conversations = true;
 };
 
-std::unique_ptr<Engine> start(const std::string& folder, const Setup& setup) {
+std::unique_ptr<Engine> start(const std::string& folder, const Conditions& conditions) {
   FakeModelOptions model;
-  model.has_recurrent = setup.kind.recurrent;
-  model.has_sliding = setup.kind.sliding;
-  model.checkpoint_id = setup.checkpoint;
+  model.has_recurrent = conditions.kind.recurrent;
+  model.has_sliding = conditions.kind.sliding;
+  model.checkpoint_id = conditions.checkpoint;
   EngineOptions options;
   options.lanes = 3;
   options.context = 1200;
@@ -232,11 +232,11 @@ std::unique_ptr<Engine> start(const std::string& folder, const Setup& setup) {
   options.prompt_cache_bytes = 16 << 20;
   options.poison_freed = true;
   options.learn.folder = folder;
-  options.learn.conversations = setup.conversations;
-  options.learn.bytes_max = setup.bytes_max;
+  options.learn.conversations = conditions.conversations;
+  options.learn.bytes_max = conditions.bytes_max;
   options.learn.free_bytes_min = 0;
   options.learn.tokens_min = 64;
-  options.learn.files = setup.files;
+  options.learn.files = conditions.files;
   return Engine::start(std::make_unique<FakeModel>(model), options);
 }
 
@@ -258,9 +258,9 @@ Outcome run(Engine& engine, const Tokens& prompt, const std::string& owner = "",
 }
 
 Tokens fresh_reply(const Kind& kind, const Tokens& prompt) {
-  Setup setup;
-  setup.kind = kind;
-  return run(*start("", setup), prompt).reply;
+  Conditions conditions;
+  conditions.kind = kind;
+  return run(*start("", conditions), prompt).reply;
 }
 
 Tokens next_turn(Tokens prompt, const Tokens& reply) {
@@ -271,10 +271,10 @@ Tokens next_turn(Tokens prompt, const Tokens& reply) {
 
 class Learn : public ::testing::TestWithParam<Kind> {
  protected:
-  Setup setup() const {
-    Setup setup;
-    setup.kind = GetParam();
-    return setup;
+  Conditions conditions() const {
+    Conditions conditions;
+    conditions.kind = GetParam();
+    return conditions;
   }
 };
 
@@ -283,7 +283,7 @@ TEST_P(Learn, AConversationGoesOnAfterARestart) {
   Tokens prompt = counting_prompt(500);
   std::int32_t known = 0;
   for (int turn = 0; turn < 4; ++turn) {
-    const auto engine = start(folder.path(), setup());
+    const auto engine = start(folder.path(), conditions());
     ASSERT_EQ(engine->facts().learn_folder, folder.path());
     const Outcome outcome = run(*engine, prompt);
     EXPECT_EQ(outcome.statistics.cached_tokens, known);
@@ -306,18 +306,18 @@ TEST_P(Learn, ATurnWritesOnlyWhatIsNew) {
   const Tokens prompt = counting_prompt(900);
   Tokens second;
   {
-    const auto engine = start(folder.path(), setup());
+    const auto engine = start(folder.path(), conditions());
     second = next_turn(prompt, run(*engine, prompt).reply);
   }
   std::uintmax_t first_bytes = 0, bytes = 0;
   for (const fs::path& file : folder.states()) first_bytes += fs::file_size(file);
-  { run(*start(folder.path(), setup()), second); }
+  { run(*start(folder.path(), conditions()), second); }
   for (const fs::path& file : folder.states()) bytes += fs::file_size(file);
   EXPECT_LT(bytes - first_bytes, first_bytes / 3);
   Tokens other = second;
   other[450] = (other[450] + 1) % 53;  // leaves the conversation in its middle
   for (int i = 0; i < 2; ++i) {
-    const Outcome outcome = run(*start(folder.path(), setup()), other);
+    const Outcome outcome = run(*start(folder.path(), conditions()), other);
     EXPECT_EQ(outcome.reply, fresh_reply(GetParam(), other));
     if (i == 1) {
       EXPECT_GE(outcome.statistics.cached_tokens, 900);
@@ -327,7 +327,7 @@ TEST_P(Learn, ATurnWritesOnlyWhatIsNew) {
 
 TEST_P(Learn, SystemPromptsAloneUnlessConversationsAreWanted) {
   const Folder folder;
-  Setup only_system = setup();
+  Conditions only_system = conditions();
   only_system.conversations = false;
   const Tokens prompt = counting_prompt(500);
   const std::vector<PromptMark> marks = {{300, PromptMarkKind::kSystemEnd}};
@@ -341,18 +341,18 @@ TEST_P(Learn, SystemPromptsAloneUnlessConversationsAreWanted) {
 TEST_P(Learn, OtherCheckpointsAndOwnersSeeNothing) {
   const Folder folder;
   const Tokens prompt = counting_prompt(500);
-  { run(*start(folder.path(), setup()), prompt, "alice"); }
-  Setup other = setup();
+  { run(*start(folder.path(), conditions()), prompt, "alice"); }
+  Conditions other = conditions();
   other.checkpoint = "another";
   EXPECT_EQ(run(*start(folder.path(), other), prompt, "alice").statistics.cached_tokens, 0);
-  EXPECT_EQ(run(*start(folder.path(), setup()), prompt, "bob").statistics.cached_tokens, 0);
-  EXPECT_EQ(run(*start(folder.path(), setup()), prompt, "alice").statistics.cached_tokens, 499);
+  EXPECT_EQ(run(*start(folder.path(), conditions()), prompt, "bob").statistics.cached_tokens, 0);
+  EXPECT_EQ(run(*start(folder.path(), conditions()), prompt, "alice").statistics.cached_tokens, 499);
 }
 
 TEST_P(Learn, DamageAnywhereIsAMiss) {
   const Folder whole, folder;
   const Tokens prompt = counting_prompt(200);
-  { run(*start(whole.path(), setup()), prompt); }
+  { run(*start(whole.path(), conditions()), prompt); }
   const Tokens second = next_turn(prompt, fresh_reply(GetParam(), prompt));
   const Tokens expected = fresh_reply(GetParam(), second);
   const std::vector<fs::path> files = whole.states();
@@ -367,20 +367,20 @@ TEST_P(Learn, DamageAnywhereIsAMiss) {
       if (cut) damaged.resize(at);
       if (!cut) damaged[at] = static_cast<char>(damaged[at] ^ 0x40);
       write_file(fs::path(folder.path()) / "v1/states" / file.filename(), damaged);
-      const auto engine = start(folder.path(), setup());
+      const auto engine = start(folder.path(), conditions());
       const Outcome outcome = run(*engine, second);
       ASSERT_EQ(outcome.reply, expected) << "damaged at " << at << " of " << file;
       ASSERT_LT(outcome.statistics.cached_tokens, 219) << "damaged at " << at;
     }
   }
   whole.copy_to(folder);
-  EXPECT_EQ(run(*start(folder.path(), setup()), second).statistics.cached_tokens, 219);
+  EXPECT_EQ(run(*start(folder.path(), conditions()), second).statistics.cached_tokens, 219);
 }
 
 TEST_P(Learn, AManifestDamagedAnywhereIsNeverWrong) {
   const Folder whole, folder;
   const Tokens prompt = counting_prompt(200);
-  { run(*start(whole.path(), setup()), prompt); }
+  { run(*start(whole.path(), conditions()), prompt); }
   const Tokens second = next_turn(prompt, fresh_reply(GetParam(), prompt));
   const Tokens expected = fresh_reply(GetParam(), second);
   const std::vector<char> bytes = read_file(whole.path() + "/v1/MANIFEST");
@@ -391,8 +391,8 @@ TEST_P(Learn, AManifestDamagedAnywhereIsNeverWrong) {
     if (region % 3 == 0) damaged.resize(at);
     if (region % 3 != 0) damaged[at] = static_cast<char>(damaged[at] ^ 0x21);
     write_file(folder.path() + "/v1/MANIFEST", damaged);
-    ASSERT_EQ(run(*start(folder.path(), setup()), second).reply, expected) << at;
-    ASSERT_EQ(run(*start(folder.path(), setup()), second).reply, expected) << at;
+    ASSERT_EQ(run(*start(folder.path(), conditions()), second).reply, expected) << at;
+    ASSERT_EQ(run(*start(folder.path(), conditions()), second).reply, expected) << at;
   }
 }
 
@@ -400,7 +400,7 @@ TEST_P(Learn, AFullDiskPausesLearningAndServingGoesOn) {
   const Folder folder;
   for (const std::int64_t room : {0, 10, 3000, 9000}) {
     const auto files = std::make_shared<FailingFiles>();
-    Setup broken = setup();
+    Conditions broken = conditions();
     broken.files = files;
     const auto engine = start(folder.path(), broken);
     files->bytes_left = room;
@@ -412,14 +412,14 @@ TEST_P(Learn, AFullDiskPausesLearningAndServingGoesOn) {
     }
   }
   const Tokens prompt = counting_prompt(300);
-  EXPECT_EQ(run(*start(folder.path(), setup()), prompt).reply, fresh_reply(GetParam(), prompt));
+  EXPECT_EQ(run(*start(folder.path(), conditions()), prompt).reply, fresh_reply(GetParam(), prompt));
 }
 
 TEST_P(Learn, AnyOperationMayFail) {
   const Folder folder;
   std::map<int, Tokens> expected;
   for (std::uint32_t seed = 1; seed <= 12; ++seed) {
-    Setup flaky = setup();
+    Conditions flaky = conditions();
     flaky.files = std::make_shared<FlakyFiles>(seed, seed % 3 == 0 ? 4 : 25);
     const auto engine = start(folder.path(), flaky);
     for (int i = 0; i < 3; ++i) {
@@ -440,7 +440,7 @@ TEST_P(Learn, KilledWhileItWritesItIsNeverWrong) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      const auto engine = start(folder.path(), setup());
+      const auto engine = start(folder.path(), conditions());
       for (int i = 0;; ++i) run(*engine, counting_prompt(300, (i * 5 + round) % 53));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(2000 + random() % 60'000));
@@ -448,7 +448,7 @@ TEST_P(Learn, KilledWhileItWritesItIsNeverWrong) {
     int status = 0;
     ::waitpid(child, &status, 0);
     ASSERT_TRUE(WIFSIGNALED(status));
-    const auto engine = start(folder.path(), setup());
+    const auto engine = start(folder.path(), conditions());
     for (const auto& [first, reply] : expected) {
       const Outcome outcome = run(*engine, counting_prompt(300, first));
       ASSERT_EQ(outcome.reply, reply);
@@ -498,7 +498,7 @@ TEST(LearnFolder, AStateThatIsALinkIsNotFollowed) {
 
 TEST(LearnFolder, LeastRecentlyUsedStatesGoFirst) {
   const Folder folder;
-  Setup small;
+  Conditions small;
   small.bytes_max = 70'000;  // three prompts of 5 pages
   {
     const auto engine = start(folder.path(), small);

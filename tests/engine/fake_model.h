@@ -70,7 +70,10 @@ class FakeModel : public LanguageModel {
     for (const std::int32_t count : page_counts) pages_.emplace_back(static_cast<std::size_t>(count));
     slots_.resize(static_cast<std::size_t>(slot_count));
   }
-  void zero_page(std::int32_t group, std::int32_t page) override { at(group, page) = Page{}; }
+  void zero_page(std::int32_t group, std::int32_t page) override {
+    at(group, page) = Page{};
+    forget_holders(group, page);
+  }
   void zero_slot(std::int32_t slot) override {
     at(slot) = Slot{};
     at(slot).stream = ++streams_;
@@ -79,10 +82,14 @@ class FakeModel : public LanguageModel {
     at(group, page).tokens.fill(kPoison);
     at(group, page).owner = -1;
   }
-  void poison_slot(std::int32_t slot) override { at(slot).poisoned = true; }
+  void poison_slot(std::int32_t slot) override {
+    at(slot).poisoned = true;
+    at(slot).tables.clear();
+  }
   void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override {
     at(group, to) = at(group, from);
     at(group, to).owner = 0;  // whoever asked for the copy writes it
+    forget_holders(group, to);
     ++pages_copied;
   }
   void copy_slot(std::int32_t from, std::int32_t to) override {
@@ -97,6 +104,7 @@ class FakeModel : public LanguageModel {
   void write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) override {
     std::memcpy(&at(group, page), bytes, sizeof(Page));
     at(group, page).owner = kForeign;
+    forget_holders(group, page);
   }
   std::size_t slot_state_bytes() const override {
     return options_.has_recurrent ? sizeof(std::uint64_t) + sizeof(std::int32_t) : 0;
@@ -127,7 +135,7 @@ class FakeModel : public LanguageModel {
 
  private:
   static constexpr std::int32_t kPoison = -77;
-  static constexpr std::int32_t kForeign = -2;  // owner of a page that was read back: nobody writes it
+  static constexpr std::int32_t kForeign = -2;  // owner of a page that was read back: not of this process
   static constexpr std::int32_t kPageTokens = limits::kKvPageTokens;
   struct Page {
     std::array<std::int32_t, limits::kKvPageTokens> tokens{};  // token + 1; 0: nothing written
@@ -143,6 +151,7 @@ class FakeModel : public LanguageModel {
     std::vector<WindowRow> window;  // the kept window
     bool window_is_tree = false;    // its tokens are in no page yet
     std::int32_t stream = 0;        // a number of its own for each time the slot is handed out
+    std::vector<PageTable> tables;  // of its last pass
     bool poisoned = false;
   };
   /// What a row has seen, itself included.
@@ -179,6 +188,7 @@ class FakeModel : public LanguageModel {
       check_pages(plan, lane);
     }
     require(next == static_cast<std::int32_t>(plan.rows.size()), "every row is in a span");
+    for (const PlanLane& lane : plan.lanes) at(lane.slot).tables = lane.pages;
   }
 
   void check_row(const RoundPlan& plan, const PlanLane& lane, std::int32_t lane_index, std::int32_t i) const {
@@ -248,9 +258,31 @@ class FakeModel : public LanguageModel {
     require(index > 0, "written keys are held");
     Page& page = at(static_cast<std::int32_t>(group), index);
     const std::int32_t stream = at(lane.slot).stream;
-    if (page.owner == 0) page.owner = stream;
-    require(page.owner == stream, "a page is written by one stream, and zeroed or copied before");
+    if (page.owner != stream) {
+      require(page.owner != -1, "a page is zeroed or copied before it is written");
+      require(!is_held_by_another(lane.slot, group, index), "a page that others see is copied before it is written");
+      page.owner = stream;
+    }
     page.tokens[static_cast<std::size_t>(position % kPageTokens)] = token + 1;
+  }
+
+  /// A page that is handed out anew was nobody's.
+  void forget_holders(std::int32_t group, std::int32_t page) {
+    for (Slot& slot : slots_) {
+      if (slot.tables.empty()) continue;
+      PageTable& table = slot.tables[static_cast<std::size_t>(group)];
+      std::replace(table.begin(), table.end(), page, -1);
+    }
+  }
+
+  /// Whether another stream's tables, as its last pass had them, hold the page.
+  bool is_held_by_another(std::int32_t slot, std::size_t group, std::int32_t page) const {
+    for (std::size_t other = 0; other < slots_.size(); ++other) {
+      if (other == static_cast<std::size_t>(slot) || slots_[other].tables.empty()) continue;
+      const PageTable& table = slots_[other].tables[group];
+      if (std::find(table.begin(), table.end(), page) != table.end()) return true;
+    }
+    return false;
   }
 
   std::int32_t read(const PlanLane& lane, std::size_t group, std::int32_t position) {

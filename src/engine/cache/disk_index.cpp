@@ -13,6 +13,7 @@ struct DiskIndex::Search {
   std::span<const std::int32_t> tokens;
   std::int32_t position_max;
   bool any_position;
+  bool resumes;  // what is on its way doesn't count
   StoredPrefix best;
 
   struct Visit {
@@ -28,6 +29,7 @@ struct DiskIndex::Search {
       const Visit visit = open.back();
       open.pop_back();
       const StoredState& state = index.states_.at(visit.id);
+      if (resumes && !state.is_written) continue;
       chain.resize(visit.depth);
       chain.push_back(visit.id);
       const std::size_t begin = state.begin;
@@ -76,7 +78,7 @@ void DiskIndex::add(StoredState state) {
     TF_ASSERT(states_.count(state.parent) == 1);
     children_[state.parent].push_back(state.id);
   }
-  bytes_ += state.file_bytes;
+  if (state.is_written) bytes_ += state.file_bytes, ++written_count_;
   const std::uint64_t id = state.id;
   states_.emplace(id, std::move(state));
 }
@@ -95,7 +97,8 @@ std::vector<std::uint64_t> DiskIndex::remove(std::uint64_t id) {
     if (children != children_.end()) removed.insert(removed.end(), children->second.begin(), children->second.end());
   }
   for (const std::uint64_t each : removed) {
-    bytes_ -= states_.at(each).file_bytes;
+    const StoredState& state = states_.at(each);
+    if (state.is_written) bytes_ -= state.file_bytes, --written_count_;
     children_.erase(each);
     states_.erase(each);
   }
@@ -113,9 +116,9 @@ bool DiskIndex::has_children(std::uint64_t id) const {
 }
 
 StoredPrefix DiskIndex::search(const std::string& identity, const std::string& scope,
-                               std::span<const std::int32_t> tokens, std::int32_t position_max,
-                               bool any_position) const {
-  Search search{*this, tokens, position_max, any_position, {}};
+                               std::span<const std::int32_t> tokens, std::int32_t position_max, bool any_position,
+                               bool resumes) const {
+  Search search{*this, tokens, position_max, any_position, resumes, {}};
   const auto roots = roots_.find(root_key(identity, scope));
   if (roots != roots_.end()) search.from(roots->second);
   return search.best;
@@ -123,21 +126,31 @@ StoredPrefix DiskIndex::search(const std::string& identity, const std::string& s
 
 StoredPrefix DiskIndex::resumable(const std::string& identity, const std::string& scope,
                                   std::span<const std::int32_t> tokens, std::int32_t position_max) const {
-  return search(identity, scope, tokens, position_max, resumes_anywhere_);
+  return search(identity, scope, tokens, position_max, resumes_anywhere_, true);
 }
 
 StoredPrefix DiskIndex::covered(const std::string& identity, const std::string& scope,
                                 std::span<const std::int32_t> tokens) const {
-  return search(identity, scope, tokens, static_cast<std::int32_t>(tokens.size()), true);
+  return search(identity, scope, tokens, static_cast<std::int32_t>(tokens.size()), true, false);
 }
 
 std::uint64_t DiskIndex::least_used(std::span<const std::uint64_t> spared) const {
   const StoredState* least = nullptr;
   for (const auto& [id, state] : states_) {
-    if (has_children(id) || std::find(spared.begin(), spared.end(), id) != spared.end()) continue;
+    if (!state.is_written || has_children(id) || std::find(spared.begin(), spared.end(), id) != spared.end()) continue;
     if (least == nullptr || state.last_use < least->last_use) least = &state;
   }
   return least == nullptr ? 0 : least->id;
+}
+
+void DiskIndex::set_written(std::uint64_t id, std::uint64_t file_bytes, std::uint64_t use) {
+  StoredState& state = states_.at(id);
+  TF_ASSERT(!state.is_written);
+  state.is_written = true;
+  state.file_bytes = file_bytes;
+  state.last_use = use;
+  bytes_ += file_bytes;
+  ++written_count_;
 }
 
 void DiskIndex::set_last_use(std::uint64_t id, std::uint64_t use) {

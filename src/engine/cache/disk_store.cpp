@@ -168,7 +168,7 @@ bool DiskStore::load_manifest(std::string& problem) {
     if (is_there && has_parent) index_.add(std::move(state));
   }
   counters_.bytes = index_.bytes();
-  counters_.states = index_.states().size();
+  counters_.states = index_.written_count();
   return true;
 }
 
@@ -224,7 +224,20 @@ std::uint64_t DiskStore::next_id() {
 }
 
 void DiskStore::write(std::unique_ptr<StateToWrite> state) {
+  const StateHeader& header = state->header;
+  StoredState stored;
+  stored.id = header.id;
+  stored.parent = header.parent;
+  stored.begin = header.begin;
+  stored.end = header.end;
+  stored.is_written = false;
+  stored.resume_point = state->resume_point;
+  stored.identity = header.identity;
+  stored.scope = header.scope;
+  stored.tokens = header.tokens;
   const std::lock_guard lock(mutex_);
+  if (paused_ || (header.parent != 0 && index_.find(header.parent) == nullptr)) return;  // it would continue nothing
+  index_.add(std::move(stored));
   queued_bytes_ += state->pages.size() + (state->snapshot != nullptr ? state->snapshot->size() : 0);
   to_write_.push_back(std::move(state));
   work_.notify_all();

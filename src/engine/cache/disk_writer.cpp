@@ -55,7 +55,8 @@ void DiskStore::run_writer() {
     }
     const std::lock_guard lock(mutex_);
     writing_ = false;
-    queued_bytes_ -= bytes;
+    queued_bytes_ -= std::min(queued_bytes_, bytes);
+    if (!written) index_.remove(state->header.id);  // and what was to continue it
     if (!problem.empty()) {
       set_paused(problem);
     } else if (written && !pause_reason_.empty()) {
@@ -70,6 +71,7 @@ void DiskStore::run_writer() {
 /// One line until it works again; what is queued is let go.
 void DiskStore::set_paused(const std::string& problem) {
   paused_ = true;
+  for (const std::unique_ptr<StateToWrite>& state : to_write_) index_.remove(state->header.id);
   to_write_.clear();
   queued_bytes_ = 0;
   if (pause_reason_.empty()) spdlog::warn("learning is paused: {}", problem);
@@ -85,10 +87,12 @@ std::uint32_t DiskStore::today() const {
 /// False without a problem: not worth writing (any more). With a problem: learning pauses.
 bool DiskStore::write_state(StateToWrite& state, std::string& problem) {
   StateHeader& header = state.header;
+  StoredState stored;
   {
     const std::lock_guard lock(mutex_);
-    // Its parent may have failed, or been dropped since.
-    if (header.parent != 0 && index_.find(header.parent) == nullptr) return false;
+    const StoredState* known = index_.find(header.id);
+    if (known == nullptr) return false;  // what it continues has failed, or was dropped since
+    stored = *known;
   }
   const std::byte* at = state.pages.data();
   header.checks.clear();
@@ -99,15 +103,6 @@ bool DiskStore::write_state(StateToWrite& state, std::string& problem) {
   }
   TF_ASSERT(at == state.pages.data() + state.pages.size());
   if (state.snapshot != nullptr) header.checks.push_back(crc32(state.snapshot->data(), state.snapshot->size()));
-  StoredState stored;
-  stored.id = header.id;
-  stored.parent = header.parent;
-  stored.begin = header.begin;
-  stored.end = header.end;
-  stored.resume_point = state.resume_point;
-  stored.identity = header.identity;
-  stored.scope = header.scope;
-  stored.tokens = header.tokens;
   stored.file_bytes = encode_state_header(header).size() + header.payload_bytes();
   if (!make_room(stored.file_bytes, header, problem)) return false;
   if (!write_file(state, stored, problem)) return false;
@@ -127,13 +122,13 @@ bool DiskStore::write_state(StateToWrite& state, std::string& problem) {
     const std::lock_guard lock(mutex_);
     counters_.bytes_written += stored.file_bytes;
     ++counters_.states_written;
-    if (stored.parent != 0 && index_.find(stored.parent) == nullptr) {  // found damaged while this was being written
+    if (index_.find(stored.id) == nullptr) {  // what it continues was found damaged while this was being written
       remove_files({stored.id});
       return false;
     }
-    index_.add(std::move(stored));
+    index_.set_written(stored.id, stored.file_bytes, stored.last_use);
     counters_.bytes = index_.bytes();
-    counters_.states = index_.states().size();
+    counters_.states = index_.written_count();
   }
   compact_if_worth();
   return true;
@@ -190,7 +185,7 @@ bool DiskStore::make_room(std::uint64_t bytes, const StateHeader& header, std::s
       ++counters_.states_evicted;
     }
     counters_.bytes = index_.bytes();
-    counters_.states = index_.states().size();
+    counters_.states = index_.written_count();
     if (index_.bytes() + bytes > options_.bytes_max) bytes = 0;
   }
   for (const std::uint64_t id : removed) append(encode_removed(id), false);
@@ -219,7 +214,7 @@ void DiskStore::forget(std::uint64_t id) {
     removed = index_.remove(id);
     counters_.states_damaged += removed.empty() ? 0 : 1;
     counters_.bytes = index_.bytes();
-    counters_.states = index_.states().size();
+    counters_.states = index_.written_count();
   }
   // Children first: a log cut in between leaves no child without its parent.
   std::reverse(removed.begin(), removed.end());
@@ -248,7 +243,7 @@ void DiskStore::compact_if_worth() {
   std::uint64_t live = 0;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [id, state] : index_.states()) live += encode_added(state).size();
+    for (const auto& [id, state] : index_.states()) live += encode_added(state).size();  // on their way, too: no matter
   }
   if (manifest_bytes_ < kCompactBytesMin || manifest_bytes_ < 2 * live) return;
   if (!rewrite_manifest()) spdlog::warn("learning: {}/MANIFEST can't be rewritten: {}", root_, std::strerror(errno));
@@ -262,7 +257,9 @@ bool DiskStore::rewrite_manifest() {
     const auto add = [&bytes](const std::vector<std::byte>& record) {
       bytes.insert(bytes.end(), record.begin(), record.end());
     };
-    for (const auto& [id, state] : index_.states()) add(encode_added(state));
+    for (const auto& [id, state] : index_.states()) {
+      if (state.is_written) add(encode_added(state));
+    }
     add(encode_day(day_, day_bytes_));
   }
   const std::string path = root_ + "/MANIFEST", part = root_ + "/MANIFEST.part";

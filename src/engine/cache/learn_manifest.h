@@ -21,6 +21,7 @@ struct StoredState {
   std::uint64_t id = 0;
   std::uint64_t parent = 0;
   std::uint32_t begin = 0, end = 0;
+  bool is_written = true;     // false: on its way (never in a manifest)
   bool resume_point = false;  // it has the windows and the state of `end`
   std::uint64_t file_bytes = 0;
   std::uint64_t last_use = 0;  // grows with each use

@@ -12,29 +12,20 @@ bool PrefixTree::NodeKey::operator<(const NodeKey& other) const {
   return std::make_tuple(priority, -depth, node) < std::make_tuple(other.priority, -other.depth, other.node);
 }
 
-bool PrefixTree::SnapshotKey::operator<(const SnapshotKey& other) const {
-  return std::make_tuple(priority, -depth, node, offset) <
-         std::make_tuple(other.priority, -other.depth, other.node, other.offset);
-}
-
 void PrefixTree::index(Node* node) {
   if (node->parent == nullptr) return;
   if (node->children.empty()) leaves_.insert({node->priority, node->depth, node});
   for (const std::size_t g : window_groups_) {
     if (node->pages[g] > 0) window_pages_[g].insert({node->window_priority, node->depth, node});
   }
-  for (const auto& [offset, snapshot] : node->snapshots) {
-    snapshots_.insert({snapshot.priority, node->depth, node, offset});
-  }
+  if (node->snapshot.state != nullptr) snapshots_.insert({node->snapshot.priority, node->depth, node});
 }
 
 void PrefixTree::unindex(Node* node) {
   if (node->parent == nullptr) return;
   leaves_.erase({node->priority, node->depth, node});
   for (const std::size_t g : window_groups_) window_pages_[g].erase({node->window_priority, node->depth, node});
-  for (const auto& [offset, snapshot] : node->snapshots) {
-    snapshots_.erase({snapshot.priority, node->depth, node, offset});
-  }
+  snapshots_.erase({node->snapshot.priority, node->depth, node});
 }
 
 void PrefixTree::use(Node* node, bool in_window) {
@@ -46,12 +37,12 @@ void PrefixTree::use(Node* node, bool in_window) {
   index(node);
 }
 
-void PrefixTree::use_snapshot(Node* node, std::int32_t offset) {
+void PrefixTree::use_snapshot(Node* node) {
+  if (node->snapshot.state == nullptr) return;
   unindex(node);
-  Snapshot& snapshot = node->snapshots.at(offset);
-  ++snapshot.uses;
-  snapshot.priority =
-      snapshot_clock_ + static_cast<double>(snapshot.uses) * static_cast<double>(snapshot_distance(*node, offset));
+  ++node->snapshot.uses;
+  node->snapshot.priority =
+      snapshot_clock_ + static_cast<double>(node->snapshot.uses) * static_cast<double>(snapshot_distance(*node));
   index(node);
 }
 
@@ -67,11 +58,9 @@ bool PrefixTree::make_room(const std::vector<std::int32_t>& pages, std::int32_t 
     }
   }
   while (snapshot && (snapshots_held_ + 1) * snapshot_bytes_ > budget_.snapshot_bytes) {
-    const auto least =
-        std::find_if(snapshots_.begin(), snapshots_.end(), [](const SnapshotKey& key) { return !key.node->pinned; });
-    if (least == snapshots_.end()) return false;
-    snapshot_clock_ = std::max(snapshot_clock_, least->priority);
-    drop_snapshot(least->node, least->offset);
+    TF_ASSERT(!snapshots_.empty());
+    snapshot_clock_ = std::max(snapshot_clock_, snapshots_.begin()->priority);
+    drop_snapshot(snapshots_.begin()->node);  // even on the path: who resumed there has its copy
   }
   while (node_count_ + static_cast<std::size_t>(nodes) > limits::kPrefixNodesMax) {
     const auto least =
@@ -90,8 +79,9 @@ bool PrefixTree::drop_one(std::int32_t group) {
   const std::size_t g = static_cast<std::size_t>(group);
   const bool slides = std::find(window_groups_.begin(), window_groups_.end(), g) != window_groups_.end();
   std::set<NodeKey>& order = slides ? window_pages_[g] : leaves_;
-  const auto least = std::find_if(order.begin(), order.end(),
-                                  [g](const NodeKey& key) { return !key.node->pinned && key.node->pages[g] > 0; });
+  const auto least = std::find_if(order.begin(), order.end(), [g, slides](const NodeKey& key) {
+    return !(slides ? key.node->window_pinned : key.node->pinned) && key.node->pages[g] > 0;
+  });
   if (least == order.end()) return false;
   double& clock = slides ? window_clock_ : leaf_clock_;
   clock = std::max(clock, least->priority);
@@ -119,9 +109,10 @@ PrefixTree::Node* PrefixTree::remove_leaf(Node* leaf) {
   TF_ASSERT(leaf->children.empty() && leaf->parent != nullptr);
   unindex(leaf);
   for (const std::size_t g : paged_groups_) release_page(*leaf, g);
-  snapshots_held_ -= leaf->snapshots.size();
+  snapshots_held_ -= leaf->snapshot.state != nullptr ? 1 : 0;
   Node* parent = leaf->parent;
   unindex(parent);
+  note_child(*parent, leaf->size(), -1);
   parent->children.erase(Elements(leaf->elements));  // destroys the leaf
   --node_count_;
   index(parent);
@@ -135,9 +126,9 @@ void PrefixTree::drop_window_page(Node* node, std::size_t group) {
   prune(node);
 }
 
-void PrefixTree::drop_snapshot(Node* node, std::int32_t offset) {
+void PrefixTree::drop_snapshot(Node* node) {
   unindex(node);
-  node->snapshots.erase(offset);
+  node->snapshot = {};
   --snapshots_held_;
   index(node);
   prune(node);
@@ -153,7 +144,7 @@ void PrefixTree::prune(Node* node) {
 }
 
 bool PrefixTree::can_resume_in(const Node& leaf) const {
-  if (is_recurrent() && leaf.snapshots.empty()) return false;
+  if (is_recurrent() && leaf.snapshot.state == nullptr) return false;
   return std::all_of(window_groups_.begin(), window_groups_.end(),
                      [&leaf](std::size_t g) { return leaf.pages[g] > 0; });
 }

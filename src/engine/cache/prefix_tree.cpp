@@ -23,6 +23,10 @@ std::int32_t common_length(PrefixTree::Elements a, PrefixTree::Elements b) {
       std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(most), b.begin()).first - a.begin());
 }
 
+PrefixTree::Elements block_of(PrefixTree::Elements elements, std::int32_t block, std::int32_t count) {
+  return elements.subspan(static_cast<std::size_t>(block) * kPageTokens, static_cast<std::size_t>(count));
+}
+
 }  // namespace
 
 PrefixTree::Node::Node() : children(lexicographic) {}
@@ -59,13 +63,15 @@ std::uint64_t PrefixTree::bytes_held() const {
   return bytes;
 }
 
+// --- looking up ------------------------------------------------------------------------------------------------------
+
 PrefixTree::Node* PrefixTree::find_root(const std::string& scope) const {
   const auto found = roots_.find(scope);
   return found == roots_.end() ? nullptr : found->second.get();
 }
 
 /// The child that shares most leading elements with `elements`. Siblings are ordered by their elements, so it is one of
-/// the two beside the place where `elements` would stand.
+/// the two beside the place where `elements` would stand; one that equals them is found before any other.
 PrefixTree::Step PrefixTree::best_child(Node& node, Elements elements) {
   Step best;
   const auto after = node.children.lower_bound(elements);
@@ -73,8 +79,8 @@ PrefixTree::Step PrefixTree::best_child(Node& node, Elements elements) {
     const std::int32_t count = common_length(entry.first, elements);
     if (count > best.count) best = {entry.second.get(), count};
   };
-  if (after != node.children.begin()) consider(*std::prev(after));
   if (after != node.children.end()) consider(*after);
+  if (after != node.children.begin()) consider(*std::prev(after));
   return best;
 }
 
@@ -101,47 +107,71 @@ bool PrefixTree::in_window(std::size_t group, std::int32_t block, std::int32_t p
   return block >= first_window_block(group, position);
 }
 
-/// The highest block that resuming at `position` needs and whose window page is gone, or -1.
-std::int32_t PrefixTree::highest_missing_block(const std::vector<Step>& path, std::int32_t position) const {
-  std::int32_t missing = -1;
-  for (const std::size_t g : window_groups_) {
-    for (std::int32_t block = (position - 1) / kPageTokens; block >= 0 && in_window(g, block, position); --block) {
-      if (path[static_cast<std::size_t>(block)].node->pages[g] > 0) continue;
-      missing = std::max(missing, block);
-      break;
-    }
-  }
-  return missing;
+bool PrefixTree::in_any_window(std::int32_t block, std::int32_t position) const {
+  return std::any_of(window_groups_.begin(), window_groups_.end(),
+                     [&](std::size_t g) { return in_window(g, block, position); });
 }
 
-std::int32_t PrefixTree::resumable(const std::vector<Step>& path, std::int32_t position_max,
-                                   std::span<const Range> uncut) const {
-  std::int32_t position = position_max;
-  while (position > 0) {
-    const auto range = std::find_if(uncut.begin(), uncut.end(), [position](const Range& each) {
-      return position > each.first && position < each.last;
-    });
-    if (range != uncut.end()) {
-      position = range->first;
-      continue;
+/// Whether the windows of `position` are held, when its last block is `last` and those before are the path's.
+bool PrefixTree::has_windows_of(const std::vector<Step>& path, const Node& last, std::int32_t position) const {
+  const std::int32_t last_block = (position - 1) / kPageTokens;
+  for (const std::size_t g : window_groups_) {
+    if (last.pages[g] <= 0) return false;
+    for (std::int32_t block = first_window_block(g, position); block < last_block; ++block) {
+      if (path[static_cast<std::size_t>(block)].node->pages[g] <= 0) return false;
     }
-    const std::int32_t block = (position - 1) / kPageTokens;
-    if (is_recurrent()) {
-      // The last snapshot of this block at or before the position, or on to the block before.
-      const auto& snapshots = path[static_cast<std::size_t>(block)].node->snapshots;
-      const auto after = snapshots.upper_bound(position - block * kPageTokens);
-      const std::int32_t found = after == snapshots.begin() ? 0 : std::prev(after)->first;
-      if (block * kPageTokens + found != position) {
-        position = block * kPageTokens + found;
+  }
+  return true;
+}
+
+/// Where inside a block a resume can be tried, furthest first: where a snapshot is, or (without recurrent groups) as
+/// far as the path's own page reaches, and where a shorter block ends.
+std::vector<std::pair<std::int32_t, PrefixTree::Node*>> PrefixTree::candidates(Node& root,
+                                                                               const std::vector<Step>& path,
+                                                                               std::int32_t block, Elements elements,
+                                                                               std::int32_t offset_max) const {
+  std::vector<std::pair<std::int32_t, Node*>> found;
+  const Step& step = path[static_cast<std::size_t>(block)];
+  const std::int32_t reach = std::min(step.count, offset_max);
+  if (!is_recurrent()) {
+    found.emplace_back(reach, step.node);
+  } else if (step.node->size() <= reach && step.node->snapshot.state != nullptr) {
+    found.emplace_back(step.node->size(), step.node);
+  }
+  Node& parent = block == 0 ? root : *path[static_cast<std::size_t>(block) - 1].node;
+  for (auto length = parent.short_children.rbegin(); length != parent.short_children.rend(); ++length) {
+    // Without recurrent groups a part of a shorter block serves as well.
+    const bool is_there =
+        static_cast<std::size_t>(block) * kPageTokens + static_cast<std::size_t>(length->first) <= elements.size();
+    if (!is_there || (is_recurrent() && length->first > reach)) continue;
+    const auto child = parent.children.find(block_of(elements, block, length->first));
+    if (child == parent.children.end() || child->second.get() == step.node) continue;
+    if (is_recurrent() && child->second->snapshot.state == nullptr) continue;
+    found.emplace_back(std::min(length->first, offset_max), child->second.get());
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  return found;
+}
+
+PrefixTree::Resume PrefixTree::resumable(Node& root, const std::vector<Step>& path, Elements elements,
+                                         std::int32_t position_max, std::span<const Range> uncut) const {
+  if (position_max <= 0) return {};
+  for (std::int32_t block = (position_max - 1) / kPageTokens; block >= 0; --block) {
+    const std::int32_t offset_max = std::min(position_max - block * kPageTokens, kPageTokens);
+    for (const auto& [offset, node] : candidates(root, path, block, elements, offset_max)) {
+      const std::int32_t position = block * kPageTokens + offset;
+      const auto cut = std::find_if(uncut.begin(), uncut.end(), [position](const Range& range) {
+        return position > range.first && position < range.last;
+      });
+      if (cut != uncut.end()) {
+        // Step back to where the range begins; what needs a resume point has one there or not.
+        if (resumes_anywhere()) return resumable(root, path, elements, cut->first, uncut);
         continue;
       }
+      if (has_windows_of(path, *node, position)) return {position, node};
     }
-    const std::int32_t missing = highest_missing_block(path, position);
-    if (missing < 0) return position;
-    // No position whose window reaches over that block will do.
-    position = std::min(position - 1, missing * kPageTokens);
   }
-  return 0;
+  return {};
 }
 
 PrefixMatch PrefixTree::match(const std::string& scope, Elements elements, std::int32_t position_max,
@@ -151,22 +181,20 @@ PrefixMatch PrefixTree::match(const std::string& scope, Elements elements, std::
   if (root == nullptr) return result;
   const std::vector<Step> path = walk(*root, elements);
   for (const Step& step : path) result.matched += step.count;
-  const std::int32_t position = resumable(path, std::min(result.matched, position_max), uncut);
-  if (position == 0) return result;
-  result.prefix.position = position;
+  const Resume resume = resumable(*root, path, elements, std::min(result.matched, position_max), uncut);
+  if (resume.position == 0) return result;
+  result.prefix.position = resume.position;
   result.prefix.tables.resize(groups_.size());
-  const std::int32_t blocks = (position - 1) / kPageTokens + 1;
+  const std::int32_t blocks = (resume.position - 1) / kPageTokens + 1;
   for (const std::size_t g : paged_groups_) {
     const bool slides = std::find(window_groups_.begin(), window_groups_.end(), g) != window_groups_.end();
     for (std::int32_t block = 0; block < blocks; ++block) {
-      const bool wanted = !slides || in_window(g, block, position);
-      result.prefix.tables[g].push_back(wanted ? path[static_cast<std::size_t>(block)].node->pages[g] : -1);
+      const Node* node = block + 1 == blocks ? resume.node : path[static_cast<std::size_t>(block)].node;
+      const bool wanted = !slides || in_window(g, block, resume.position);
+      result.prefix.tables[g].push_back(wanted ? node->pages[g] : -1);
     }
   }
-  if (is_recurrent()) {
-    result.snapshot =
-        path[static_cast<std::size_t>(blocks - 1)].node->snapshots.at(position - (blocks - 1) * kPageTokens).state;
-  }
+  if (is_recurrent()) result.snapshot = resume.node->snapshot.state;
   return result;
 }
 
@@ -180,28 +208,24 @@ HeldPrefix PrefixTree::held(const std::string& scope, Elements elements) const {
     for (const std::size_t g : paged_groups_) {
       result.tables[g].push_back(step.node->pages[g] > 0 ? step.node->pages[g] : -1);
     }
-    const auto snapshot = step.node->snapshots.find(step.count);
     const bool at_end = result.matched == static_cast<std::int32_t>(elements.size());
-    if (at_end && snapshot != step.node->snapshots.end()) result.snapshot = snapshot->second.state;
+    if (at_end && step.count == step.node->size()) result.snapshot = step.node->snapshot.state;
   }
   return result;
 }
 
 void PrefixTree::touch(const std::string& scope, Elements elements, const PrefixMatch& match) {
   Node* root = find_root(scope);
-  if (root == nullptr || match.prefix.position == 0) return;
   const std::int32_t position = match.prefix.position;
+  if (root == nullptr || position == 0) return;
   const std::vector<Step> path = walk(*root, elements.first(static_cast<std::size_t>(position)));
   for (std::size_t block = 0; block < path.size(); ++block) {
-    const bool visible = std::any_of(window_groups_.begin(), window_groups_.end(), [&](std::size_t g) {
-      return in_window(g, static_cast<std::int32_t>(block), position);
-    });
-    use(path[block].node, visible);
+    use(path[block].node, in_any_window(static_cast<std::int32_t>(block), position));
   }
-  if (!is_recurrent() || path.empty()) return;
-  const std::int32_t offset = position - static_cast<std::int32_t>(path.size() - 1) * kPageTokens;
-  if (path.back().node->snapshots.count(offset) > 0) use_snapshot(path.back().node, offset);
+  if (!path.empty() && path.back().count == path.back().node->size()) use_snapshot(path.back().node);
 }
+
+// --- keeping ---------------------------------------------------------------------------------------------------------
 
 bool PrefixTree::keep(const std::string& scope, Elements elements, const std::vector<PageTable>& tables,
                       bool resume_point, std::shared_ptr<const StateSnapshot> snapshot) {
@@ -213,27 +237,15 @@ bool PrefixTree::keep(const std::string& scope, Elements elements, const std::ve
   if (root == nullptr) root = std::make_unique<Node>();
 
   // What is there already stays; count what has to be added, with nothing on the path at risk.
-  std::vector<Step> path = walk(*root, elements);
-  for (const Step& step : path) step.node->pinned = true;
-  const std::int32_t position = static_cast<std::int32_t>(elements.size());
+  const auto position = static_cast<std::int32_t>(elements.size());
+  const std::vector<Step> path = walk(*root, elements);
+  for (std::size_t block = 0; block < path.size(); ++block) {
+    path[block].node->pinned = true;
+    path[block].node->window_pinned = in_any_window(static_cast<std::int32_t>(block), position);
+  }
   std::int32_t blocks = (position - 1) / kPageTokens + 1;
   bool whole = true;
-  const auto needed = [&] {
-    std::vector<std::int32_t> pages(groups_.size(), 0);
-    for (std::int32_t block = 0; block < blocks; ++block) {
-      const std::int32_t wanted = std::min(position - block * kPageTokens, kPageTokens);
-      const Step step = static_cast<std::size_t>(block) < path.size() ? path[static_cast<std::size_t>(block)] : Step{};
-      // There already, or a shorter block that grows and gives its pages up for longer ones.
-      const bool held = step.node != nullptr && (step.count == wanted || step.count == step.node->size());
-      for (const std::size_t g : full_groups_) pages[g] += held ? 0 : 1;
-      for (const std::size_t g : window_groups_) {
-        const bool has = held && step.node->pages[g] > 0;
-        pages[g] += in_window(g, block, position) && !has ? 1 : 0;
-      }
-    }
-    return pages;
-  };
-  while (blocks > 0 && !make_room(needed(), blocks, snapshot != nullptr)) {
+  while (blocks > 0 && !make_room(pages_needed(path, position, blocks), blocks, snapshot != nullptr)) {
     whole = false;
     // The head of a prompt is what others share: of a plain model it is kept alone when the rest doesn't fit.
     blocks = resumes_anywhere() ? blocks - std::max(blocks / 8, 1) : 0;
@@ -242,39 +254,48 @@ bool PrefixTree::keep(const std::string& scope, Elements elements, const std::ve
   std::vector<Node*> kept;
   for (std::int32_t block = 0; block < blocks; ++block) {
     const std::int32_t count = std::min(position - block * kPageTokens, kPageTokens);
-    const bool had_window =
-        static_cast<std::size_t>(block) < path.size() && has_window_page(*path[static_cast<std::size_t>(block)].node);
-    node =
-        place(node, elements.subspan(static_cast<std::size_t>(block) * kPageTokens, static_cast<std::size_t>(count)));
+    node = place(node, block_of(elements, block, count));
     node->pinned = true;
     kept.push_back(node);
-    const bool visible = resume_point && std::any_of(window_groups_.begin(), window_groups_.end(),
-                                                     [&](std::size_t g) { return in_window(g, block, position); });
-    attach_pages(*node, count, tables, visible || had_window);
+    attach_pages(*node, count, tables, in_any_window(block, position));
   }
-  if (snapshot != nullptr && whole) {
-    attach_snapshot(*node, position - (blocks - 1) * kPageTokens, std::move(snapshot));
-  }
-  for (const Step& step : path) step.node->pinned = false;
+  if (snapshot != nullptr && whole) attach_snapshot(*node, std::move(snapshot));
+  for (const Step& step : path) step.node->pinned = step.node->window_pinned = false;
   for (Node* each : kept) each->pinned = false;
   if (kept.empty() && !path.empty()) prune(path.back().node);  // it may have lost what it led to
   if (root->children.empty()) roots_.erase(scope);
   return whole;
 }
 
-bool PrefixTree::has_window_page(const Node& node) const {
-  return std::any_of(window_groups_.begin(), window_groups_.end(),
-                     [&node](std::size_t g) { return node.pages[g] > 0; });
+std::vector<std::int32_t> PrefixTree::pages_needed(const std::vector<Step>& path, std::int32_t position,
+                                                   std::int32_t blocks) const {
+  std::vector<std::int32_t> pages(groups_.size(), 0);
+  for (std::int32_t block = 0; block < blocks; ++block) {
+    const std::int32_t count = std::min(position - block * kPageTokens, kPageTokens);
+    const Step step = static_cast<std::size_t>(block) < path.size() ? path[static_cast<std::size_t>(block)] : Step{};
+    const bool is_held = step.node != nullptr && can_hold(step, count);
+    for (const std::size_t g : full_groups_) pages[g] += is_held ? 0 : 1;
+    for (const std::size_t g : window_groups_) {
+      const bool has_page = is_held && step.node->pages[g] > 0;
+      pages[g] += in_window(g, block, position) && !has_page ? 1 : 0;
+    }
+  }
+  return pages;
 }
 
-/// The child of `parent` that holds `block` (or begins with it): the one that is there, a shorter one grown, or a new
-/// one.
+/// Whether keeping `count` elements of a block needs no page beyond the node's: it is there, or it is a shorter block
+/// that grows and gives its page up for a longer one.
+bool PrefixTree::can_hold(const Step& step, std::int32_t count) const {
+  if (!resumes_anywhere()) return step.count == count && step.node->size() == count;
+  return step.count == count || step.count == step.node->size();
+}
+
+/// The child of `parent` that holds `block`: the one that is there, a shorter one grown, or a new one. Of a model that
+/// can't be resumed anywhere a shorter block is a resume point and stays beside the longer one.
 PrefixTree::Node* PrefixTree::place(Node* parent, Elements block) {
   const Step best = best_child(*parent, block);
-  const std::int32_t count = static_cast<std::int32_t>(block.size());
-  if (best.count == count) return best.node;
-  if (best.node != nullptr && best.count == best.node->size()) {
-    grow(*best.node, block);
+  if (best.node != nullptr && can_hold(best, static_cast<std::int32_t>(block.size()))) {
+    if (best.count < static_cast<std::int32_t>(block.size())) grow(*best.node, block);
     return best.node;
   }
   auto node = std::make_unique<Node>();
@@ -285,6 +306,7 @@ PrefixTree::Node* PrefixTree::place(Node* parent, Elements block) {
   raw->pages.assign(groups_.size(), 0);
   unindex(parent);
   parent->children.emplace(Elements(raw->elements), std::move(node));
+  note_child(*parent, raw->size(), 1);
   index(parent);
   ++node_count_;
   raw->priority = leaf_clock_ + static_cast<double>(raw->size());
@@ -292,21 +314,31 @@ PrefixTree::Node* PrefixTree::place(Node* parent, Elements block) {
   return raw;
 }
 
+/// Keeps count of the children that are shorter than a page.
+void PrefixTree::note_child(Node& parent, std::int32_t size, std::int32_t change) {
+  if (size == kPageTokens) return;
+  std::int32_t& count = parent.short_children[size];
+  count += change;
+  if (count == 0) parent.short_children.erase(size);
+}
+
 /// A partly filled block goes on: its elements are extended, and its pages, which end too early, are given up.
 void PrefixTree::grow(Node& child, Elements block) {
-  TF_ASSERT(child.children.empty());
+  TF_ASSERT(child.children.empty() && resumes_anywhere());
   unindex(&child);
+  note_child(*child.parent, child.size(), -1);
   auto entry = child.parent->children.extract(Elements(child.elements));
   TF_ASSERT(!entry.empty());
   child.elements.assign(block.begin(), block.end());
   entry.key() = Elements(child.elements);
   child.parent->children.insert(std::move(entry));
+  note_child(*child.parent, child.size(), 1);
   for (const std::size_t g : paged_groups_) release_page(child, g);
   child.priority = leaf_clock_ + static_cast<double>(child.uses) * child.size();
   index(&child);
 }
 
-void PrefixTree::attach_pages(Node& node, std::int32_t count, const std::vector<PageTable>& tables, bool window) {
+void PrefixTree::attach_pages(Node& node, std::int32_t count, const std::vector<PageTable>& tables, bool in_window) {
   unindex(&node);
   const auto attach = [&](std::size_t g) {
     // A page that ends before the block's last element can't stand for the block.
@@ -320,7 +352,7 @@ void PrefixTree::attach_pages(Node& node, std::int32_t count, const std::vector<
     ++held_[g];
   };
   for (const std::size_t g : full_groups_) attach(g);
-  if (window) {
+  if (in_window) {
     for (const std::size_t g : window_groups_) attach(g);
     node.window_priority = std::max(node.window_priority, window_clock_ + static_cast<double>(kPageTokens));
   }
@@ -328,27 +360,21 @@ void PrefixTree::attach_pages(Node& node, std::int32_t count, const std::vector<
   index(&node);
 }
 
-std::int32_t PrefixTree::snapshot_distance(const Node& node, std::int32_t offset) const {
-  const std::int32_t position = node.depth * kPageTokens + offset;
-  const auto here = node.snapshots.lower_bound(offset);
-  if (here != node.snapshots.begin()) return offset - std::prev(here)->first;
-  for (const Node* before = node.parent; before != nullptr && before->parent != nullptr; before = before->parent) {
-    if (before->snapshots.empty()) continue;
-    return position - (before->depth * kPageTokens + before->snapshots.rbegin()->first);
+/// Tokens that the snapshot at the node's end saves beyond the one before it.
+std::int32_t PrefixTree::snapshot_distance(const Node& node) const {
+  const std::int32_t position = node.depth * kPageTokens + node.size();
+  for (const Node* before = node.parent; before->parent != nullptr; before = before->parent) {
+    if (before->snapshot.state != nullptr) return position - (before->depth * kPageTokens + before->size());
   }
   return position;
 }
 
-void PrefixTree::attach_snapshot(Node& node, std::int32_t offset, std::shared_ptr<const StateSnapshot> state) {
-  if (node.snapshots.count(offset) > 0) {
-    use_snapshot(&node, offset);
-    return;
-  }
+void PrefixTree::attach_snapshot(Node& node, std::shared_ptr<const StateSnapshot> state) {
+  if (node.snapshot.state != nullptr) return use_snapshot(&node);
   unindex(&node);
-  Snapshot entry;
-  entry.state = std::move(state);
-  entry.priority = snapshot_clock_ + static_cast<double>(snapshot_distance(node, offset));
-  node.snapshots.emplace(offset, std::move(entry));
+  node.snapshot.state = std::move(state);
+  node.snapshot.uses = 1;
+  node.snapshot.priority = snapshot_clock_ + static_cast<double>(snapshot_distance(node));
   ++snapshots_held_;
   index(&node);
 }

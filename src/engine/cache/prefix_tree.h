@@ -5,7 +5,7 @@
 //
 // Where a prefix can be resumed: models with full attention only, at any token. Sliding groups need the pages of the
 // window before the position, so those are kept at resume points. Recurrent groups need a snapshot of exactly that
-// position.
+// position. A resume point inside a page is a short block of its own, beside the longer blocks that begin like it.
 //
 // What is given up first: each of three kinds of thing has a worth = times used x tokens that it saves (a leaf: its
 // block; a snapshot: the distance from the snapshot before it; a page behind a sliding window: its block), and things
@@ -21,6 +21,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/cache/page_pool.h"
@@ -103,13 +104,15 @@ class PrefixTree {
     Node* parent = nullptr;  // null: a root
     std::int32_t depth = 0;  // blocks before it
     std::vector<std::int32_t> elements;
-    std::vector<std::int32_t> pages;             // per group; 0: none
-    std::map<std::int32_t, Snapshot> snapshots;  // by number of elements of this block that they follow
+    std::vector<std::int32_t> pages;  // per group; 0: none
+    Snapshot snapshot;                // of the state after its last element
     Children children;
+    std::map<std::int32_t, std::int32_t> short_children;  // number of children by size, where that is less than a page
     std::uint64_t uses = 1;
     double priority = 0;         // as a leaf
     double window_priority = 0;  // of its pages in sliding groups
-    bool pinned = false;
+    bool pinned = false;         // on the path that is being kept
+    bool window_pinned = false;  // ... and in its windows
 
     Node();
     std::int32_t size() const { return static_cast<std::int32_t>(elements.size()); }
@@ -117,13 +120,6 @@ class PrefixTree {
   struct Step {
     Node* node = nullptr;
     std::int32_t count = 0;  // elements of the node that match
-  };
-  struct SnapshotKey {
-    double priority = 0;
-    std::int32_t depth = 0;
-    Node* node = nullptr;
-    std::int32_t offset = 0;
-    bool operator<(const SnapshotKey& other) const;
   };
   struct NodeKey {  // among equals the deepest goes first, so that an entry goes from its end
     double priority = 0;
@@ -135,32 +131,43 @@ class PrefixTree {
   static Step best_child(Node& node, Elements elements);
   std::vector<Step> walk(Node& root, Elements elements) const;
   Node* find_root(const std::string& scope) const;
-  std::int32_t resumable(const std::vector<Step>& path, std::int32_t position_max, std::span<const Range> uncut) const;
-  std::int32_t highest_missing_block(const std::vector<Step>& path, std::int32_t position) const;
+  struct Resume {
+    std::int32_t position = 0;
+    Node* node = nullptr;  // holds its last block
+  };
+  Resume resumable(Node& root, const std::vector<Step>& path, Elements elements, std::int32_t position_max,
+                   std::span<const Range> uncut) const;
+  std::vector<std::pair<std::int32_t, Node*>> candidates(Node& root, const std::vector<Step>& path, std::int32_t block,
+                                                         Elements elements, std::int32_t offset_max) const;
+  bool has_windows_of(const std::vector<Step>& path, const Node& last, std::int32_t position) const;
+  bool in_any_window(std::int32_t block, std::int32_t position) const;
 
+  std::vector<std::int32_t> pages_needed(const std::vector<Step>& path, std::int32_t position,
+                                         std::int32_t blocks) const;
   bool make_room(const std::vector<std::int32_t>& pages, std::int32_t nodes, bool snapshot);
   bool drop_one(std::int32_t group);
   void drop_leaf(Node* leaf);
   Node* remove_leaf(Node* leaf);  // returns its parent
   bool is_useless(const Node& node) const;
   void drop_window_page(Node* node, std::size_t group);
-  void drop_snapshot(Node* node, std::int32_t offset);
+  void drop_snapshot(Node* node);
   void prune(Node* leaf);
   bool can_resume_in(const Node& leaf) const;
   void release_page(Node& node, std::size_t group);
 
   Node* place(Node* parent, Elements block);
   void grow(Node& child, Elements block);
-  bool has_window_page(const Node& node) const;
-  void attach_pages(Node& node, std::int32_t count, const std::vector<PageTable>& tables, bool window);
-  void attach_snapshot(Node& node, std::int32_t offset, std::shared_ptr<const StateSnapshot> state);
-  std::int32_t snapshot_distance(const Node& node, std::int32_t offset) const;
+  bool can_hold(const Step& step, std::int32_t count) const;
+  static void note_child(Node& parent, std::int32_t size, std::int32_t change);
+  void attach_pages(Node& node, std::int32_t count, const std::vector<PageTable>& tables, bool in_window);
+  void attach_snapshot(Node& node, std::shared_ptr<const StateSnapshot> state);
+  std::int32_t snapshot_distance(const Node& node) const;
 
   bool in_window(std::size_t group, std::int32_t block, std::int32_t position) const;
   void index(Node* node);    // enters it into the eviction orders it belongs to
   void unindex(Node* node);  // takes it out of all of them
   void use(Node* node, bool in_window);
-  void use_snapshot(Node* node, std::int32_t offset);
+  void use_snapshot(Node* node);
 
   PagePool& pool_;
   std::vector<CacheGroup> groups_;
@@ -173,7 +180,7 @@ class PrefixTree {
   std::size_t node_count_ = 0;
   std::set<NodeKey> leaves_;
   std::vector<std::set<NodeKey>> window_pages_;  // by group
-  std::set<SnapshotKey> snapshots_;
+  std::set<NodeKey> snapshots_;
   double leaf_clock_ = 0, window_clock_ = 0, snapshot_clock_ = 0;
 };
 
