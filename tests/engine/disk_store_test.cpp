@@ -624,17 +624,17 @@ TEST(DiskStore, TheManifestIsRewrittenWhenItIsMostlyHistory) {
   DiskStoreOptions options;
   options.folder = folder.path();
   options.free_bytes_min = 0;
-  options.bytes_max = 20'000;
+  options.bytes_max = 60'000;
   options.daily_bytes_max = 1ull << 40;
   {
     const auto store = DiskStore::open(options, true, nullptr);
-    for (std::int32_t i = 0; i < 700; ++i) {
-      store->write(state_of(*store, counting_prompt(1000, i)));
+    for (std::int32_t i = 0; i < 120; ++i) {
+      store->write(state_of(*store, counting_prompt(4000, i)));
       if (i % 50 == 0) store->wait_until_written();
       while (!store->can_write()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     store->wait_until_written();
-    EXPECT_GT(store->counters().states_evicted, 600u);
+    EXPECT_GT(store->counters().states_evicted, 100u);
   }
   EXPECT_LT(fs::file_size(folder.path() + "/v1/MANIFEST"), 2u << 20);
   const auto store = DiskStore::open(options, true, nullptr);
