@@ -101,6 +101,7 @@ struct StreamStatistics {
   std::array<DraftTally, kDraftKindCount> by_source{};  // by DraftKind; sums are `drafted` and `accepted`
   std::int32_t rows_min = 0;                            // narrowest window; 0: none yet
   std::int32_t rows_max = 0;                            // widest window
+  std::int32_t preemptions = 0;                         // times its lane was given to a foreground stream
   std::vector<std::int32_t> prefill_widths;             // rows of each prompt slice, the first kPrefillWidthsMax
   std::uint64_t seed = 0;
   double queue_seconds = 0;
@@ -148,7 +149,7 @@ struct EngineOptions {
   LearnOptions learn;
   double pass_seconds_max = 0.25;        // bound of one pass; prompt slices are sized from measured cost
   bool drafts = true;                    // false: every stream is the serial reference
-  std::vector<std::shared_ptr<DraftSource>> draft_sources;  // besides those the engine makes itself (tests)
+  std::vector<std::shared_ptr<DraftSource>> draft_sources;  // tests: instead of the engine's own
   std::int32_t pass_rows_max = 0;                           // test hook: cap on rows in one pass (0 = the model's)
   std::uint64_t schedule_seed = 0;  // test hook: != 0 cuts prompts and mixes lanes at random (fold test)
   bool poison_freed = false;        // test hook: freed pages and slots are filled with NaN
@@ -185,6 +186,7 @@ struct EngineLoad {  // a snapshot for health and metrics
   std::uint64_t prefix_waits_total = 0;  // streams that waited for a prefix another one was computing
   std::uint64_t prefix_bytes = 0;        // held by kept prefixes now
   DraftCountsBySource drafts_total{};
+  std::uint64_t preemptions_total = 0;
 };
 
 class Engine {

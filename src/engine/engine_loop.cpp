@@ -110,23 +110,29 @@ void EngineLoop::end_cancelled() {
 
 void EngineLoop::admit() {
   const std::size_t before = running_.size();
-  admit_all(false);
-  admit_all(true);
-  if (running_.size() == before) return;
+  std::vector<std::shared_ptr<Stream>> preempted;
+  admit_waiting(false, preempted);
+  // Whoever gave its lane back waits where it stood before: at the front.
+  waiting_.insert(waiting_.begin(), preempted.begin(), preempted.end());
+  admit_waiting(true, preempted);
+  if (running_.size() == before && preempted.empty()) return;
   // They have left the queue's count: without this /health would show them nowhere until their first pass ends.
   const std::lock_guard lock(load_mutex_);
   load_.running = static_cast<std::int32_t>(running_.size());
 }
 
-/// Admits in the order of arrival; whoever waits for a prefix that is being computed lets others pass.
-void EngineLoop::admit_all(bool background) {
-  for (auto next = waiting_.begin();
-       next != waiting_.end() && static_cast<std::int32_t>(running_.size()) < capacity_.lanes;) {
+// Background streams find a lane that is free, foreground streams one that a background stream holds, too. Whoever
+// waits for a prefix that is being computed or read lets others pass.
+void EngineLoop::admit_waiting(bool background, std::vector<std::shared_ptr<Stream>>& preempted) {
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
     const std::shared_ptr<Stream> stream = *next;
+    const bool has_free_lane = static_cast<std::int32_t>(running_.size()) < capacity_.lanes;
+    if (!has_free_lane && (background || find_victim() == running_.end())) return;
     if (stream->request().background != background || !prefixes_.may_start(*stream, running_)) {
       ++next;
       continue;
     }
+    if (!has_free_lane) preempted.push_back(preempt(find_victim()));
     // Every lane was promised the whole context, so a free lane always finds its pages.
     const bool admitted = prefixes_.start(*stream);
     TF_ASSERT(admitted);
@@ -139,6 +145,27 @@ void EngineLoop::admit_all(bool background) {
     drafter_.open(*stream);
     running_.push_back(stream);
   }
+}
+
+// The background stream that was admitted last.
+std::vector<std::shared_ptr<Stream>>::iterator EngineLoop::find_victim() {
+  auto victim = running_.end();
+  for (auto each = running_.begin(); each != running_.end(); ++each) {
+    if (!(*each)->request().background || (*each)->is_finished()) continue;
+    if (victim == running_.end() || (*each)->order > (*victim)->order) victim = each;
+  }
+  return victim;
+}
+
+// Takes a stream off its lane.
+std::shared_ptr<Stream> EngineLoop::preempt(std::vector<std::shared_ptr<Stream>>::iterator victim) {
+  const std::shared_ptr<Stream> stream = *victim;
+  running_.erase(victim);
+  drafter_.close(*stream);
+  stream->preempt();
+  mailbox_.returned_to_queue(1);
+  ++preemptions_;
+  return stream;
 }
 
 void EngineLoop::drop_finished() {
@@ -169,6 +196,7 @@ void EngineLoop::publish_load(Clock::time_point now) {
   const std::lock_guard lock(load_mutex_);
   load_.running = static_cast<std::int32_t>(running_.size());
   load_.rounds_total = rounds_;
+  load_.preemptions_total = preemptions_;
   load_.prompt_tokens_total += round_prompt_tokens_;
   load_.reply_tokens_total += round_reply_tokens_;
   load_.cached_tokens_total = prefixes_.counters().cached_tokens;

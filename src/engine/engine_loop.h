@@ -39,7 +39,9 @@ class EngineLoop {
   void receive(std::vector<std::shared_ptr<Stream>> arrivals);
   void end_cancelled();
   void admit();
-  void admit_all(bool background);
+  void admit_waiting(bool background, std::vector<std::shared_ptr<Stream>>& preempted);
+  std::vector<std::shared_ptr<Stream>>::iterator find_victim();
+  std::shared_ptr<Stream> preempt(std::vector<std::shared_ptr<Stream>>::iterator victim);
   void drop_finished();
   void end_all(FinishReason reason, const char* message);
 
@@ -86,6 +88,7 @@ class EngineLoop {
   bool has_copying_ = false;  // states on their way to or from disk
   std::uint64_t admissions_ = 0;
   std::uint64_t rounds_ = 0;
+  std::uint64_t preemptions_ = 0;
   std::uint64_t services_ = 0;  // grants made so far
 
   // Scratch of one round.

@@ -80,6 +80,7 @@ PrefixTree::Elements PrefixCache::elements_of(Stream& stream, std::int32_t count
   std::vector<std::int32_t>& own = stream.prefix.elements;
   const std::vector<std::int32_t>& tokens = stream.context();
   if (own.empty()) return PrefixTree::Elements(tokens).first(static_cast<std::size_t>(count));
+  own.resize(std::min(own.size(), tokens.size()));  // a preempted stream has begun again
   own.insert(own.end(), tokens.begin() + static_cast<std::ptrdiff_t>(own.size()), tokens.end());
   return PrefixTree::Elements(own).first(static_cast<std::size_t>(count));
 }
@@ -200,6 +201,7 @@ bool PrefixCache::waits_for_disk(Stream& stream) {
 }
 
 bool PrefixCache::start(Stream& stream) {
+  stream.prefix.kept = 0;
   if (!stream.prefix.keeps) return stream.cache().admit(pool_, groups_, stream.tokens_max(), pass_rows_);
   const bool resumed = !stream.request().score_prompt && resume(stream);
   const bool admitted = resumed || stream.cache().admit(pool_, groups_, stream.tokens_max(), pass_rows_);
