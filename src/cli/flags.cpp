@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kIntMax = 2147483647.0;
 constexpr double kUnbounded = std::numeric_limits<double>::max();
+constexpr double kGibMax = 1u << 20;
 constexpr unsigned kBoth = kServe | kChat;
 constexpr unsigned kComputing = kServe | kChat | kVerify;
 
@@ -42,6 +43,23 @@ std::vector<Flag> make_table() {
        true},
       {"--parallel", FlagKind::kText, kServe, "N|auto",
        "replies written at once (auto: up to 8, fewer if memory says so)"},
+      {"--prompt-cache-gib", FlagKind::kNumber, kServe, "G",
+       "memory for kept prompt prefixes; 0 = off (a quarter of what the streams leave)", {}, 0, kGibMax},
+      {"--prompt-cache-over-cap", FlagKind::kSwitch, kServe, "", "keep such a budget above 70% of what the streams leave"},
+      {"--prompt-cache-scope",
+       FlagKind::kChoice,
+       kServe,
+       "WHO",
+       "who may reuse a kept prefix: the key that sent it, or all (key)",
+       {"key", "all"}},
+      {"--learn", FlagKind::kSwitch, kServe, "", "keep shared prompt prefixes (system prompts) on disk"},
+      {"--learn-dir", FlagKind::kText, kServe, "DIR", "where; implies --learn (~/.cache/tensorfold/learned)"},
+      {"--learn-gib", FlagKind::kNumber, kServe, "G", "most disk space for it; implies --learn (32)", {}, 0, kGibMax},
+      {"--learn-min-free-gib", FlagKind::kNumber, kServe, "G", "learning pauses while the disk has less left (4)", {}, 0,
+       kGibMax},
+      {"--learn-conversations", FlagKind::kSwitch, kServe, "",
+       "keep every prompt and reply, so that conversations survive a restart; implies --learn"},
+      {"--learn-daily-gib", FlagKind::kNumber, kServe, "G", "most that is written a day (32)", {}, 0, kGibMax},
       {"--context",
        FlagKind::kInteger,
        kBoth,
@@ -192,17 +210,9 @@ const std::vector<std::string_view>& unbuilt_flags() {
                                                       "--mtp-drafts",
                                                       "--mtp-confidence",
                                                       "--record",
-                                                      "--prompt-cache-gib",
-                                                      "--prompt-cache-over-cap",
                                                       "--checkpoint-slots",
                                                       "--snapshot-dir",
                                                       "--max-snapshots",
-                                                      "--learn",
-                                                      "--learn-dir",
-                                                      "--learn-gib",
-                                                      "--learn-min-free-gib",
-                                                      "--learn-conversations",
-                                                      "--learn-daily-gib",
                                                       "--recall",
                                                       "--recall-dir",
                                                       "--recall-gib",
