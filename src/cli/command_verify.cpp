@@ -1,10 +1,14 @@
-// `tensorfold verify MODEL`: the fold test as a user's command. Draws random schedules over the served engine and compares
-// every committed row's logits, bit for bit, with a plain one-row-at-a-time run of the same model. What is compared and how
-// is engine/verify's; here are the flags, the progress and the two ways of printing a report.
+// `tensorfold verify MODEL`: the fold test as a user's command. Draws random schedules over the served engine and
+// compares every committed row's logits, bit for bit, with a plain one-row-at-a-time run of the same model. What is
+// compared and how is engine/verify's; here are the flags, the progress and the two ways of printing a report.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -23,6 +27,7 @@ namespace tensorfold::cli {
 namespace {
 
 constexpr std::int64_t kSchedulesDefault = 20;
+constexpr std::int64_t kCachedUnitsMax = 64;  // pages and states of a schedule's prompt cache
 constexpr std::uint64_t kSmallModelBytes = 64ull << 20;
 
 std::shared_ptr<LanguageModel> load(const ServedModelOptions& options, ProgressLine& progress) {
@@ -32,8 +37,28 @@ std::shared_ptr<LanguageModel> load(const ServedModelOptions& options, ProgressL
   return load_language_model(checkpoint, make_backend(options), load_options);
 }
 
+/// A folder of its own for what the schedules learn, gone when the command ends.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "tensorfold-verify-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) fail(ErrorCode::kNotFound, "no temporary folder: {}: {}", name, std::strerror(errno));
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
 /// Schedules as wide as the model is small: a plain run feeds one row a pass.
-fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts) {
+fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts, const std::string& learn_folder) {
   fold::Options options;
   options.schedules = static_cast<std::int32_t>(arguments.integer("--schedules").value_or(kSchedulesDefault));
   options.seed = seed_from(arguments.text("--seed").value_or("1"));
@@ -41,6 +66,11 @@ fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts) 
     options.streams_max = 6;
     options.prompt_tokens_max = 80;
     options.reply_tokens_max = 16;
+  }
+  options.waves = 3;
+  options.learn_folder = learn_folder;
+  for (const CacheGroup& group : facts.groups) {
+    options.prompt_cache_bytes_max += kCachedUnitsMax * static_cast<std::int64_t>(group.page_bytes + group.slot_bytes);
   }
   options.prompt_tokens_max = std::min(options.prompt_tokens_max, facts.context_max / 2);
   options.reply_tokens_max = std::min(options.reply_tokens_max, facts.context_max / 4);
@@ -61,7 +91,7 @@ nlohmann::ordered_json report_json(const std::string& model, const ModelFacts& f
                                  {"tokens", report.tokens_compared},
                                  {"differing_bits", report.differing_bits},
                                  {"failures", report.failures},
-                                 {"mechanisms", report.mechanisms}};
+                                 {"mechanisms", fold::mechanisms(report)}};
   if (report.failures > 0) json["first_failure"] = report.first_failure;
   return json;
 }
@@ -73,7 +103,7 @@ std::string report_text(const ModelFacts& facts, const fold::Report& report) {
                       report.schedules, report.streams, report.rows_compared, report.tokens_compared,
                       report.differing_bits);
   text += "mechanisms:\n";
-  for (const auto& [name, count] : report.mechanisms) text += fmt::format("  {:<28} {:>10}\n", name, count);
+  for (const auto& [name, count] : fold::mechanisms(report)) text += fmt::format("  {:<28} {:>10}\n", name, count);
   if (report.failures > 0) {
     text += fmt::format("failures: {}\nfirst failure: {}\n", report.failures, report.first_failure);
     text += "Please report this with the model and the line above: the same seed shows it again.\n";
@@ -96,9 +126,11 @@ int run_verify(const std::vector<std::string>& words) {
   ProgressLine progress;
   const std::shared_ptr<LanguageModel> model = load(model_options(arguments), progress);
   const ModelFacts facts = model->facts();
-  fold::Options options = fold_options(arguments, facts);
+  const TemporaryFolder learned;
+  fold::Options options = fold_options(arguments, facts, learned.path());
   options.progress = [&](std::int32_t done) {
-    progress.show(static_cast<double>(done) / options.schedules, fmt::format("schedule {} of {}", done, options.schedules));
+    progress.show(static_cast<double>(done) / options.schedules,
+                  fmt::format("schedule {} of {}", done, options.schedules));
   };
   // One copy of the weights serves the plain run and then the engine of each schedule.
   const fold::Report report =

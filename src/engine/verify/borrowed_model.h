@@ -21,12 +21,16 @@ class BorrowedModel final : public LanguageModel {
   }
   void zero_page(std::int32_t group, std::int32_t page) override { model_->zero_page(group, page); }
   void zero_slot(std::int32_t slot) override { model_->zero_slot(slot); }
-  void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override { model_->copy_page(group, from, to); }
+  void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override {
+    model_->copy_page(group, from, to);
+  }
   void copy_slot(std::int32_t from, std::int32_t to) override { model_->copy_slot(from, to); }
   void poison_page(std::int32_t group, std::int32_t page) override { model_->poison_page(group, page); }
   void poison_slot(std::int32_t slot) override { model_->poison_slot(slot); }
   void settle(const PlanLane& lane) override { model_->settle(lane); }
-  void read_page(std::int32_t group, std::int32_t page, std::byte* out) override { model_->read_page(group, page, out); }
+  void read_page(std::int32_t group, std::int32_t page, std::byte* out) override {
+    model_->read_page(group, page, out);
+  }
   void write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) override {
     model_->write_page(group, page, bytes);
   }
