@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
@@ -27,7 +28,7 @@ namespace tensorfold::cli {
 namespace {
 
 constexpr std::int64_t kSchedulesDefault = 20;
-constexpr std::int64_t kCachedUnitsMax = 64;  // pages and states of a schedule's prompt cache
+constexpr std::int64_t kCachedUnitsMax = 512;  // pages and states of a schedule's prompt cache
 constexpr std::uint64_t kSmallModelBytes = 64ull << 20;
 
 std::shared_ptr<LanguageModel> load(const ServedModelOptions& options, ProgressLine& progress) {
@@ -62,6 +63,7 @@ fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts, 
   fold::Options options;
   options.schedules = static_cast<std::int32_t>(arguments.integer("--schedules").value_or(kSchedulesDefault));
   options.seed = seed_from(arguments.text("--seed").value_or("1"));
+  options.reply_tokens_max = 64;
   if (facts.packed_weight_bytes > kSmallModelBytes) {
     options.streams_max = 6;
     options.prompt_tokens_max = 80;
@@ -123,6 +125,7 @@ int run_verify(const std::vector<std::string>& words) {
     std::fputs(help_text(kVerify).c_str(), stdout);
     return 0;
   }
+  log_initialise("error");  // what schedules do to an engine on purpose is no news
   ProgressLine progress;
   const std::shared_ptr<LanguageModel> model = load(model_options(arguments), progress);
   const ModelFacts facts = model->facts();

@@ -152,7 +152,7 @@ void Schedule::failure(std::size_t stream, fmt::format_string<Args...> format, A
 }
 
 void Schedule::draw_streams() {
-  const std::int32_t count = draw(1, options_.streams_max);
+  const std::int32_t count = draw(0, 5) == 0 ? 1 : draw(1, options_.streams_max);
   std::vector<std::int32_t> shared;  // some prompts begin alike
   for (std::int32_t i = 0; i < options_.prompt_tokens_max; ++i) shared.push_back(draw(0, facts_.vocabulary_size - 1));
   for (std::int32_t i = 0; i < count; ++i) {
@@ -321,8 +321,10 @@ void Schedule::run_engine() {
   oracle_options.known = known_;
   const auto oracle = std::make_shared<OracleSource>(oracle_options);
   options.drafts = options_.drafts && draw(0, 5) != 0;
-  options.draft_sources.push_back(oracle);
-  if (draw(0, 1) == 0) options.draft_sources.push_back(std::make_shared<CopySource>());
+  // Without the oracle a stream's own text is all there is to draft from: windows get as wide as copies go.
+  const bool knows = draw(0, 3) != 0;
+  if (knows) options.draft_sources.push_back(oracle);
+  if (!knows || draw(0, 1) == 0) options.draft_sources.push_back(std::make_shared<CopySource>());
   if (options_.prompt_cache_bytes_max > 0) {
     options.prompt_cache_bytes =
         draw(0, static_cast<std::int32_t>(
