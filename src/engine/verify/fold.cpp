@@ -162,11 +162,16 @@ void Schedule::draw_streams() {
 }
 
 void Schedule::draw_stream(Record& record, const std::vector<std::int32_t>& shared) {
-  const std::int32_t length = std::min(draw(1, draw(0, 2) == 0 ? 4 : options_.prompt_tokens_max), context_ - 1);
+  std::int32_t length = std::min(draw(1, draw(0, 2) == 0 ? 4 : options_.prompt_tokens_max), context_ - 1);
   const std::int32_t alike = draw(0, 1) == 0 ? 0 : draw(0, length);
   record.prompt.assign(shared.begin(), shared.begin() + alike);
-  if (wave_begins_.back() > 0 && draw(0, 3) > 0) record.prompt = earlier_tokens();
-  if (static_cast<std::int32_t>(record.prompt.size()) > length) record.prompt.resize(static_cast<std::size_t>(length));
+  if (wave_begins_.back() > 0 && draw(0, 3) > 0) {
+    record.prompt = earlier_tokens();
+    length = std::min(static_cast<std::int32_t>(record.prompt.size()) + draw(0, 12),
+                      std::min(options_.prompt_tokens_max, context_ - 1));
+    if (static_cast<std::int32_t>(record.prompt.size()) > length)
+      record.prompt.resize(static_cast<std::size_t>(length));
+  }
   const std::int32_t period = draw(0, 3) == 0 ? draw(1, 12) : length;  // some repeat themselves: there is what to copy
   while (static_cast<std::int32_t>(record.prompt.size()) < length) {
     const auto size = static_cast<std::int32_t>(record.prompt.size());
