@@ -4,15 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
@@ -37,26 +34,6 @@ std::shared_ptr<LanguageModel> load(const ServedModelOptions& options, ProgressL
   const auto checkpoint = Checkpoint::open(resolve_model(options.model));
   return load_language_model(checkpoint, make_backend(options), load_options);
 }
-
-/// A folder of its own for what the schedules learn, gone when the command ends.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tensorfold-verify-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) fail(ErrorCode::kNotFound, "no temporary folder: {}: {}", name, std::strerror(errno));
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// Schedules as wide as the model is small: a plain run feeds one row a pass.
 fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts, const std::string& learn_folder) {
@@ -130,7 +107,7 @@ int run_verify(const std::vector<std::string>& words) {
   const std::shared_ptr<LanguageModel> model = load(model_options(arguments), progress);
   const ModelFacts facts = model->facts();
   const TemporaryFolder learned;
-  fold::Options options = fold_options(arguments, facts, learned.path());
+  fold::Options options = fold_options(arguments, facts, learned.path().string());
   options.progress = [&](std::int32_t done) {
     progress.show(static_cast<double>(done) / options.schedules,
                   fmt::format("schedule {} of {}", done, options.schedules));

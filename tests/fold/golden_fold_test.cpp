@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/verify/fold.h"
 #include "model/load.h"
@@ -45,7 +46,7 @@ void expect_folds(const std::string& name, const MakeBackend& make_backend) {
   options.waves = 2;
   options.prompt_cache_bytes_max = 64 << 20;
   const TemporaryFolder learned;
-  options.learn_folder = learned.path();
+  options.learn_folder = learned.path().string();
   options.prompt_tokens_max = 80;
   options.reply_tokens_max = 12;
   options.make_reference = [&](std::int32_t schedule) { return make(schedule, 1); };
