@@ -171,8 +171,7 @@ struct BackendCase {
 
 std::vector<BackendCase> backends() {
   std::vector<BackendCase> result;
-  for (const auto path :
-       {ops::cpu::CpuPath::kAvx2, ops::cpu::CpuPath::kAvx512, ops::cpu::CpuPath::kAmx, ops::cpu::CpuPath::kNeon}) {
+  for (const auto path : ops::cpu::kCpuPaths) {
     if (!ops::cpu::cpu_path_available(path)) continue;
     const std::string name = ops::cpu::cpu_path_name(path);
     result.push_back({name, [name] { return ops::make_cpu_backend({.threads = 2, .path = name}); }});

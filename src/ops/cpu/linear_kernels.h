@@ -125,40 +125,6 @@ TF_INLINE void decode_block(const PanelLayout& layout, const Panel& panel, std::
   }
 }
 
-template <int kBits>
-TF_INLINE F32x16 rounded(F32x16 weight) {
-  if constexpr (kBits == kBf16Bits) return weight;
-  return round_to_bf16(weight);
-}
-
-// One row of x: the weights never leave the registers.
-template <int kBits>
-void dot_panel(const PanelLayout& layout, const Panel& panel, const float* x, float* out) {
-  F32x16 sum = zero();
-  for (std::int64_t block = 0; block < layout.blocks; ++block) {
-    F32x16 even = zero();
-    F32x16 odd = zero();
-    const float* inputs = x + block * kBlockColumns;
-    decode_block<kBits>(layout, panel, block, [&](auto k, F32x16 weight) TF_INLINE_LAMBDA {
-      F32x16& chain = k.value % 2 == 0 ? even : odd;
-      chain = fma(rounded<kBits>(weight), set1(inputs[k.value]), chain);
-    });
-    sum = add(sum, add(even, odd));
-  }
-  store(out, sum);
-}
-
-// Blocks [first, first + count) as fp32 [k][16].
-template <int kBits>
-void decode_panel(const PanelLayout& layout, const Panel& panel, std::int64_t first, std::int64_t count, float* out) {
-  for (std::int64_t block = 0; block < count; ++block) {
-    float* to = out + block * (kBlockColumns * kPanelRows);
-    decode_block<kBits>(layout, panel, first + block, [&](auto k, F32x16 weight) TF_INLINE_LAMBDA {
-      store(to + k.value * kPanelRows, rounded<kBits>(weight));
-    });
-  }
-}
-
 #define TF_DISPATCH_BITS(bits, call) \
   switch (bits) {                    \
     case 2:                          \

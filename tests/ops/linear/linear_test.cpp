@@ -298,8 +298,7 @@ TEST_P(LinearPathTest, ExpertJobsMatchTheSpecification) {
   EXPECT_EQ(count_differences(alone, y[2].data(), 1, 30, 30), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, LinearPathTest,
-                         testing::Values(CpuPath::kAvx2, CpuPath::kAvx512, CpuPath::kAmx, CpuPath::kNeon),
+INSTANTIATE_TEST_SUITE_P(Paths, LinearPathTest, testing::ValuesIn(kCpuPaths),
                          [](const auto& info) { return std::string(cpu_path_name(info.param)); });
 
 }  // namespace

@@ -120,7 +120,7 @@ TEST(Embed, RowsAreRoundedAndScaled) {
 TEST(CpuPaths, AForcedPathIsTakenOrRefusedByName) {
   const char* before = std::getenv("TENSORFOLD_CPU_PATH");
   const std::string saved = before == nullptr ? "" : before;
-  for (const CpuPath path : {CpuPath::kAvx2, CpuPath::kAvx512, CpuPath::kAmx, CpuPath::kNeon}) {
+  for (const CpuPath path : kCpuPaths) {
     setenv("TENSORFOLD_CPU_PATH", cpu_path_name(path), 1);
     if (cpu_path_available(path)) {
       EXPECT_EQ(select_cpu_path(), path);
