@@ -69,7 +69,7 @@ TEST(TreeAttention, EveryRowIsItsPathAtEveryBoundary) {
   unsigned seed = 0;
   for (const NamedBackend& backend : backends()) {
     for (const Shape& shape : kShapes) {
-      for (const int position : {0, 1, 9, 36, 48, 57, 62, 63, 64, 65, 113, 120, 127, 128, 129}) {
+      for (const int position : {0, 1, 9, 36, 48, 57, 63, 64, 65, 113, 120, 127, 128}) {
         if (backend.is_reference && position % 3 != 0) continue;  // slow, and it has no tiles of its own to get wrong
         const auto rows = static_cast<std::int32_t>(1 + random() % 16);
         const Step step{0, rows, random_tree(random, rows), ++seed};
@@ -90,7 +90,7 @@ TEST(TreeAttention, LongContextsAcrossLongerSegments) {
   for (const NamedBackend& backend : backends()) {
     for (const std::int32_t window : {0, 1000}) {
       const Shape shape{.heads = 4, .kv_heads = 2, .head_dim = 16, .window = window, .rotary_dims = 8};
-      for (const int position : {2033, 2040, 2046, 2047, 2048, 8190}) {
+      for (const int position : {2040, 2047, 2048, 8190}) {
         if (backend.is_reference && position != 2040) continue;
         const Step step{0, 16, random_tree(random, 16), ++seed};
         Harness tree(backend.make(2), shape, 1, position + 40);
@@ -172,7 +172,7 @@ TEST(TreeAttention, AcceptedPathsAreReplayedIntoThePages) {
     unsigned seed = 0;
     for (const Shape& shape : kShapes) {
       ++seed;
-      Rounds rounds(backend, shape, 1 + static_cast<int>(seed % 3), 3, 230, seed);
+      Rounds rounds(backend, shape, 1 + static_cast<int>(seed % 3), 3, backend.is_reference ? 90 : 160, seed);
       while (rounds.run()) {
         if (HasFatalFailure()) return;
       }
@@ -247,7 +247,7 @@ TEST(TreeAttention, ReplayPassesReleasedPagesBy) {
 TEST(TreeAttention, WideChainsAreSingles) {
   for (const NamedBackend& backend : backends()) {
     const Shape& shape = kShapes[1];
-    for (const int rows : {17, 33, 64, 100, 128}) {
+    for (const int rows : {17, 64, 128}) {
       Harness wide(backend.make(2), shape, 1, 250);
       Harness single(backend.make(1), shape, 1, 250);
       for (Harness* harness : {&wide, &single}) harness->fill(0, 90);

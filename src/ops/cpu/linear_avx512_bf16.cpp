@@ -22,6 +22,6 @@ namespace {
 // clang-format on
 }  // namespace
 
-const LinearKernels kLinearKernels = {kTaskPanels, 1, 0, scratch_bytes, packed_x_bytes, x_units, pack_x, run};
+const LinearKernels kLinearKernels = {kTaskPanels, kFewRows, 0, scratch_bytes, packed_x_bytes, x_units, pack_x, run};
 
 }  // namespace tensorfold::ops::cpu::avx512_bf16

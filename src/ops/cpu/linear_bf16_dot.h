@@ -6,14 +6,31 @@
 // pair holds k and k + 2 instead of neighbours: k in the upper half, k + 2 in the lower. So the chain over the even k of a
 // block, and the one over the odd k, are eight instructions each for sixteen outputs, half of what fp32 takes.
 
+// Up to so many rows go straight from the codes; formats of odd widths of codes, which are rare, only when alone.
+inline constexpr int kDirectTokens = 4;
+template <int kBits>
+inline constexpr int kDirectTokensOf = kBits == 4 || kBits == 6 || kBits == 8 || kBits == kBf16Bits ? kDirectTokens : 1;
+
 inline constexpr int kChunkBlocks = 8;
 inline constexpr int kChainPairs = kBlockColumns / 4;  // of a block
 inline constexpr int kBlockWeights = 2 * kChainPairs * kPanelRows;  // dwords of a decoded block: [chain][pair][16]
 inline constexpr int kBlockInputs = 2 * kChainPairs;                // dwords of a block of one row of x
 inline constexpr int kChunkFloats = kChunkBlocks * kBlockWeights;
 
-TF_INLINE F32x16 add_pair(F32x16 sum, __m512i weights, __m512i inputs) {
-  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(weights), reinterpret_cast<__m512bh>(inputs));
+TF_INLINE F32x16 add_product(F32x16 sum, __m512i weights, __m512i input) {
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(weights), reinterpret_cast<__m512bh>(input));
+}
+
+// A step of a chain: a pair, which is two steps of linear.h's.
+inline constexpr int kChainSteps = kChainPairs;
+TF_INLINE int chain_element(int odd, int step) {
+  return odd * kChainPairs + step;
+}
+TF_INLINE __m512i load_weights(const float* p) {
+  return _mm512_loadu_si512(p);
+}
+TF_INLINE __m512i spread_input(const float* p) {
+  return _mm512_castps_si512(set1(*p));
 }
 
 // Rounds to bf16 like to_bf16: nearest even, denormals to zero, whatever the mode.
@@ -31,7 +48,7 @@ TF_INLINE __m512i upper_of_first(__m512i first, __m512i second) {
 }
 
 // Calls sink(Constant<chain>, Constant<pair>, weights) for all pairs of the block; a chain's pairs ascend.
-template <int kBits, typename Sink>
+template <int kBits, bool kTinyScales, typename Sink>
 TF_INLINE void decode_pairs(const PanelLayout& layout, const Panel& panel, std::int64_t block, const Sink& sink) {
   if constexpr (kBits == kBf16Bits) {
     const std::uint8_t* neighbours = panel.codes + block * (64 * kBits);
@@ -43,7 +60,7 @@ TF_INLINE void decode_pairs(const PanelLayout& layout, const Panel& panel, std::
     });
   } else {
     F32x16 earlier[2];
-    decode_block<kBits>(layout, panel, block, [&](auto k, F32x16 weight) TF_INLINE_LAMBDA {
+    decode_block<kBits, kTinyScales>(layout, panel, block, [&](auto k, F32x16 weight) TF_INLINE_LAMBDA {
       constexpr int kChain = k.value % 2;
       if constexpr (k.value % 4 < 2) {
         earlier[kChain] = weight;
@@ -54,28 +71,50 @@ TF_INLINE void decode_pairs(const PanelLayout& layout, const Panel& panel, std::
   }
 }
 
-// One row of x: the weights never leave the registers.
-template <int kBits>
-void dot_panel(const PanelLayout& layout, const Panel& panel, const float* x, float* out) {
-  F32x16 sum = zero();
-  for (std::int64_t block = 0; block < layout.blocks; ++block) {
-    F32x16 chain[2] = {zero(), zero()};
-    const float* inputs = x + block * kBlockInputs;
-    decode_pairs<kBits>(layout, panel, block, [&](auto odd, auto pair, __m512i weights) TF_INLINE_LAMBDA {
-      const __m512i input = _mm512_castps_si512(set1(inputs[odd.value * kChainPairs + pair.value]));
-      chain[odd.value] = add_pair(chain[odd.value], weights, input);
-    });
-    sum = add(sum, add(chain[0], chain[1]));
-  }
-  store(out, sum);
+// What lies some panels ahead is asked for bit by bit, so that it is there when its turn comes: a panel's codes and scales are
+// two short streams, which end before the processor's own prefetching has got going. Longer panels are left to it but for
+// the next page.
+TF_INLINE const std::uint8_t* ahead_of(const PanelLayout& layout, const Panel& panel, int panels) {
+  constexpr std::int64_t kFarthest = 32768, kNextPage = 4096;
+  const std::int64_t distance = panels * layout.panel_bytes;
+  return panel.codes + (distance <= kFarthest ? distance : kNextPage);
 }
 
-// Blocks [first, first + count) as pairs.
-template <int kBits>
+// A few rows of x, a block of them: the weights never leave the registers, and while one port multiplies, others decode.
+// sums [token][16].
+template <int kBits, int kTokens>
+void dot_panel(const PanelLayout& layout, const Panel& panel, const float* x, float* sums) {
+  F32x16 sum[kTokens];
+  unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA { sum[t.value] = zero(); });
+  const std::uint8_t* ahead = ahead_of(layout, panel, 1);
+  const std::int64_t lines = (layout.panel_bytes / layout.blocks + 63) / 64;
+  for (std::int64_t block = 0; block < layout.blocks; ++block) {
+    for (std::int64_t line = 0; line < lines; ++line, ahead += 64) __builtin_prefetch(ahead);
+    F32x16 chain[2][kTokens];
+    unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA { chain[0][t.value] = chain[1][t.value] = zero(); });
+    const float* inputs = x + block * (kBlockInputs * kTokens);
+    decode_pairs<kBits, false>(layout, panel, block, [&](auto odd, auto pair, __m512i weights) TF_INLINE_LAMBDA {
+      unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA {
+        const float* input = inputs + chain_element(odd.value, pair.value) * kTokens + t.value;
+        chain[odd.value][t.value] = add_product(chain[odd.value][t.value], weights, spread_input(input));
+      });
+    });
+    unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA {
+      sum[t.value] = add(sum[t.value], add(chain[0][t.value], chain[1][t.value]));
+    });
+  }
+  unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA { store(sums + t.value * kPanelRows, sum[t.value]); });
+}
+
+// Blocks [first, first + count) as pairs. Panels are decoded two by two, so it is the one after next that comes.
+template <int kBits, bool kTinyScales>
 void decode_panel(const PanelLayout& layout, const Panel& panel, std::int64_t first, std::int64_t count, float* out) {
+  const std::int64_t lines = (layout.panel_bytes / layout.blocks + 63) / 64;
+  const std::uint8_t* ahead = ahead_of(layout, panel, 2) + first * lines * 64;
   for (std::int64_t block = 0; block < count; ++block) {
+    for (std::int64_t line = 0; line < lines; ++line, ahead += 64) __builtin_prefetch(ahead);
     float* to = out + block * kBlockWeights;
-    decode_pairs<kBits>(layout, panel, first + block, [&](auto odd, auto pair, __m512i weights) TF_INLINE_LAMBDA {
+    decode_pairs<kBits, kTinyScales>(layout, panel, first + block, [&](auto odd, auto pair, __m512i weights) TF_INLINE_LAMBDA {
       _mm512_storeu_si512(to + (odd.value * kChainPairs + pair.value) * kPanelRows, weights);
     });
   }
@@ -100,27 +139,5 @@ TF_INLINE void pack_input_row(const std::uint16_t* from, std::int64_t columns, s
     alignas(64) float dwords[kBlockInputs];
     _mm512_store_si512(dwords, pairs);
     for (int i = 0; i < kBlockInputs; ++i) __builtin_memcpy(out + i * width, dwords + i, sizeof(float));
-  }
-}
-
-// One of the two chains of every (panel, row) of the tile.
-template <int kPanels, int kTokens, int kOdd>
-TF_INLINE void run_chain(const float* weights, const float* x, F32x16 (&chain)[kPanels][kTokens]) {
-  unroll<0, kPanels>([&](auto p) TF_INLINE_LAMBDA {
-    unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA { chain[p.value][t.value] = zero(); });
-  });
-#pragma GCC unroll 2
-  for (int pair = 0; pair < kChainPairs; ++pair) {
-    const int at = kOdd * kChainPairs + pair;
-    __m512i weight[kPanels];
-    unroll<0, kPanels>([&](auto p) TF_INLINE_LAMBDA {
-      weight[p.value] = _mm512_loadu_si512(weights + p.value * kChunkFloats + at * kPanelRows);
-    });
-    unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA {
-      const __m512i input = _mm512_castps_si512(set1(x[at * kTokens + t.value]));
-      unroll<0, kPanels>([&](auto p) TF_INLINE_LAMBDA {
-        chain[p.value][t.value] = add_pair(chain[p.value][t.value], weight[p.value], input);
-      });
-    });
   }
 }

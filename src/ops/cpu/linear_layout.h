@@ -67,7 +67,7 @@ struct LinearTask {
 /// One path's kernels. x is packed once per call, in x_units(rows) independent units.
 struct LinearKernels {
   int panels_per_task;        // most that run() accepts with more than few_rows rows; with fewer there is no limit
-  std::int64_t few_rows;      // up to so many rows cost about what one costs
+  std::int64_t few_rows;      // up to so many rows run panel by panel, so that long tasks are best
   std::size_t x_cache_bytes;  // a task's part of x should not be larger, or 0
   std::size_t (*scratch_bytes)(std::int64_t rows);
   std::size_t (*packed_x_bytes)(std::int64_t rows, std::int64_t blocks);

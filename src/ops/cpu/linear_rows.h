@@ -1,11 +1,13 @@
 // How a task's rows and panels are cut, whatever multiplies them (linear_fma.h, linear_bf16_dot.h). Included inside an
 // instruction set's unnamed namespace, after one of these, which define the decoded form of weights and x, and run_chain.
 //
-// One row: dot_panel. More rows: a chunk of k of a few panels is decoded once into the level-1 cache and multiplied
-// with blocks of up to kMicroTokens rows; the running sums of all rows stay in scratch between chunks, in fp32, so that
+// Up to kDirectTokens rows: dot_panel, straight from the codes. More: a chunk of k of a few panels is decoded once into the
+// level-1 cache and multiplied with blocks of up to kMicroTokens rows; the running sums of all rows stay in scratch between chunks, in fp32, so that
 // cutting k into chunks changes nothing.
 
 inline constexpr int kTaskPanels = 2;
+// Up to so many rows run panel by panel in long tasks, which keep prefetching going.
+inline constexpr std::int64_t kFewRows = kDirectTokens > 1 ? 16 : 1;
 
 // Rows are cut into blocks of nearly equal size, so that no block is too narrow to hide the latency of its chains.
 struct TokenBlocks {
@@ -45,22 +47,80 @@ void pack_x(const std::uint16_t* x, std::int64_t columns, const std::int32_t* ro
   }
 }
 
-// sums [token][kTaskPanels][16] += this chunk's blocks.
 template <int kPanels, int kTokens>
-void multiply_tile(const float* weights, const float* x, std::int64_t blocks, float* sums) {
+TF_INLINE void clear(F32x16 (&chain)[kPanels][kTokens]) {
+  unroll<0, kPanels>([&](auto p) TF_INLINE_LAMBDA {
+    unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA { chain[p.value][t.value] = zero(); });
+  });
+}
+
+// A step of one of the two chains of every (panel, row) of the tile.
+template <int kPanels, int kTokens>
+TF_INLINE void run_step(const float* weights, const float* x, int element, F32x16 (&chain)[kPanels][kTokens]) {
+  decltype(load_weights(weights)) weight[kPanels];
+  unroll<0, kPanels>([&](auto p) TF_INLINE_LAMBDA {
+    weight[p.value] = load_weights(weights + p.value * kChunkFloats + element * kPanelRows);
+  });
+  unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA {
+    const auto input = spread_input(x + element * kTokens + t.value);
+    unroll<0, kPanels>([&](auto p) TF_INLINE_LAMBDA {
+      chain[p.value][t.value] = add_product(chain[p.value][t.value], weight[p.value], input);
+    });
+  });
+}
+
+// A tile whose chains and sums all fit into the registers.
+template <int kPanels, int kTokens>
+TF_INLINE void multiply_tile_in_registers(const float* weights, const float* x, std::int64_t blocks, float* sums) {
+  constexpr int kRowFloats = kTaskPanels * kPanelRows;
+  F32x16 sum[kPanels][kTokens];
+  unroll<0, kPanels>([&](auto p) TF_INLINE_LAMBDA {
+    unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA {
+      sum[p.value][t.value] = load(sums + t.value * kRowFloats + p.value * kPanelRows);
+    });
+  });
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    F32x16 even[kPanels][kTokens], odd[kPanels][kTokens];
+    clear(even);
+    clear(odd);
+    for (int step = 0; step < kChainSteps; ++step) {
+      run_step(weights, x, chain_element(0, step), even);
+      run_step(weights, x, chain_element(1, step), odd);
+    }
+    unroll<0, kPanels>([&](auto p) TF_INLINE_LAMBDA {
+      unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA {
+        sum[p.value][t.value] =
+            add(sum[p.value][t.value], add(even[p.value][t.value], odd[p.value][t.value]));
+      });
+    });
+    weights += kBlockWeights;
+    x += kBlockInputs * kTokens;
+  }
+  unroll<0, kPanels>([&](auto p) TF_INLINE_LAMBDA {
+    unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA {
+      store(sums + t.value * kRowFloats + p.value * kPanelRows, sum[p.value][t.value]);
+    });
+  });
+}
+
+// With fewer registers: the even chains wait in memory for the odd ones.
+template <int kPanels, int kTokens>
+TF_INLINE void multiply_tile_by_halves(const float* weights, const float* x, std::int64_t blocks, float* sums) {
   constexpr int kRowFloats = kTaskPanels * kPanelRows;
   alignas(64) float evens[kPanels * kTokens * kPanelRows];
   for (std::int64_t block = 0; block < blocks; ++block) {
-    const float* block_weights = weights + block * kBlockWeights;
-    const float* block_x = x + block * (kBlockInputs * kTokens);
     F32x16 chain[kPanels][kTokens];
-    run_chain<kPanels, kTokens, 0>(block_weights, block_x, chain);
+    clear(chain);
+#pragma GCC unroll 2
+    for (int step = 0; step < kChainSteps; ++step) run_step(weights, x, chain_element(0, step), chain);
     unroll<0, kPanels>([&](auto p) TF_INLINE_LAMBDA {
       unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA {
         store(evens + (p.value * kTokens + t.value) * kPanelRows, chain[p.value][t.value]);
       });
     });
-    run_chain<kPanels, kTokens, 1>(block_weights, block_x, chain);
+    clear(chain);
+#pragma GCC unroll 2
+    for (int step = 0; step < kChainSteps; ++step) run_step(weights, x, chain_element(1, step), chain);
     unroll<0, kPanels>([&](auto p) TF_INLINE_LAMBDA {
       unroll<0, kTokens>([&](auto t) TF_INLINE_LAMBDA {
         float* sum = sums + t.value * kRowFloats + p.value * kPanelRows;
@@ -68,6 +128,18 @@ void multiply_tile(const float* weights, const float* x, std::int64_t blocks, fl
         store(sum, add(load(sum), add(even, chain[p.value][t.value])));
       });
     });
+    weights += kBlockWeights;
+    x += kBlockInputs * kTokens;
+  }
+}
+
+// sums [token][kTaskPanels][16] += this chunk's blocks.
+template <int kPanels, int kTokens>
+void multiply_tile(const float* weights, const float* x, std::int64_t blocks, float* sums) {
+  if constexpr (kTilesInRegisters) {
+    multiply_tile_in_registers<kPanels, kTokens>(weights, x, blocks, sums);
+  } else {
+    multiply_tile_by_halves<kPanels, kTokens>(weights, x, blocks, sums);
   }
 }
 
@@ -106,23 +178,52 @@ void multiply_chunk(const LinearTask& task, const float* weights, std::int64_t f
 }
 
 void decode_chunk(const LinearTask& task, std::int64_t first, std::int64_t count, float* weights) {
-  const FloatMode mode = task.decode_in_default_mode ? enter_default_mode() : FloatMode{};
-  for (int panel = 0; panel < task.panel_count; ++panel) {
 #define TF_DECODE(bits) \
-  decode_panel<bits>(task.layout, panel_of(task, panel), first, count, weights + panel * kChunkFloats)
-    TF_DISPATCH_BITS(task.layout.bits, TF_DECODE)
-#undef TF_DECODE
+  decode_panel<bits, false>(task.layout, panel_of(task, panel), first, count, weights + panel * kChunkFloats)
+#define TF_DECODE_TINY(bits) \
+  decode_panel<bits, true>(task.layout, panel_of(task, panel), first, count, weights + panel * kChunkFloats)
+  if (task.decode_in_default_mode) {
+    const FloatMode mode = enter_default_mode();
+    for (int panel = 0; panel < task.panel_count; ++panel) {
+      TF_DISPATCH_BITS(task.layout.bits, TF_DECODE_TINY)
+    }
+    restore_mode(mode);
+  } else {
+    for (int panel = 0; panel < task.panel_count; ++panel) {
+      TF_DISPATCH_BITS(task.layout.bits, TF_DECODE)
+    }
   }
-  if (task.decode_in_default_mode) restore_mode(mode);
+#undef TF_DECODE
+#undef TF_DECODE_TINY
 }
 
-void run_one_row(const LinearTask& task) {
-  for (int panel = 0; panel < task.panel_count; ++panel) {
-    alignas(64) float sums[kPanelRows];
-#define TF_DOT(bits) dot_panel<bits>(task.layout, panel_of(task, panel), static_cast<const float*>(task.x), sums)
-    TF_DISPATCH_BITS(task.layout.bits, TF_DOT)
+using DotPanel = void (*)(const PanelLayout&, const Panel&, const float*, float*);
+
+// Null where so many rows don't go straight from the codes.
+template <int kBits>
+DotPanel dot_panel_of(std::int64_t tokens) {
+  DotPanel result = nullptr;
+  unroll<1, kDirectTokensOf<kBits> + 1>([&](auto t) TF_INLINE_LAMBDA {
+    if (tokens == t.value) result = &dot_panel<kBits, t.value>;
+  });
+  return result;
+}
+
+TF_INLINE DotPanel dot_panel_of(int bits, std::int64_t tokens) {
+#define TF_DOT(kBits) return dot_panel_of<kBits>(tokens)
+  TF_DISPATCH_BITS(bits, TF_DOT)
 #undef TF_DOT
-    finish_row(task, panel, sums, 0);
+  return nullptr;
+}
+
+// Few enough rows are one block.
+static_assert(kDirectTokens <= kMicroTokens);
+
+void run_direct(const LinearTask& task, DotPanel dot) {
+  for (int panel = 0; panel < task.panel_count; ++panel) {
+    alignas(64) float sums[kDirectTokens * kPanelRows];
+    dot(task.layout, panel_of(task, panel), static_cast<const float*>(task.x), sums);
+    for (std::int64_t t = 0; t < task.rows; ++t) finish_row(task, panel, sums + t * kPanelRows, t);
   }
 }
 
@@ -148,11 +249,13 @@ void run_rows(const LinearTask& task) {
 }
 
 void run(const LinearTask& task) {
-  if (task.rows == 1 && !task.decode_in_default_mode) {
-    run_one_row(task);
-    return;
+  if (!task.decode_in_default_mode) {
+    if (const DotPanel dot = dot_panel_of(task.layout.bits, task.rows); dot != nullptr) {
+      run_direct(task, dot);
+      return;
+    }
   }
-  // One row may bring any number of panels.
+  // A few rows may bring any number of panels.
   LinearTask part = task;
   for (int panel = 0; panel < task.panel_count; panel += kTaskPanels) {
     const int left = task.panel_count - panel;

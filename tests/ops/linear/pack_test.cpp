@@ -30,7 +30,7 @@ bool is_plain(const SampleFormat& format) {
 
 TEST(PackLinear, EveryFormatDecodesToTheStoredWeights) {
   std::mt19937 random(11);
-  for (const ScaleRange range : {ScaleRange::kOrdinary, ScaleRange::kTiny}) {
+  for (const ScaleRange range : {ScaleRange::kOrdinary, ScaleRange::kSmall, ScaleRange::kTiny}) {
     for (const SampleFormat& format : all_sample_formats()) {
       SCOPED_TRACE(sample_format_name(format));
       const std::int64_t columns = is_plain(format) ? 77 : 3 * sample_column_multiple(format);
