@@ -78,6 +78,12 @@ class TimedBackend final : public ops::Backend {
     timed("gated_activation", [&] { inner_->gated_activation(params); });
   }
   void soft_cap(const ops::SoftCapParams& params) override { timed("soft_cap", [&] { inner_->soft_cap(params); }); }
+  void round_rows(const ops::RoundRowsParams& params) override {
+    timed("round_rows", [&] { inner_->round_rows(params); });
+  }
+  void block_convolution(const ops::BlockConvolutionParams& params) override {
+    timed("block_convolution", [&] { inner_->block_convolution(params); });
+  }
   void gated_delta(const ops::GatedDeltaParams& params) override {
     timed("gated_delta", [&] { inner_->gated_delta(params); });
   }
