@@ -173,19 +173,20 @@ Options parse(int argc, char** argv) {
 struct Speed {
   double prompt = 0, decode = 0;  // tokens per second, of the best repetition
   std::uint64_t hash = 0;
-  int rounds = 0, drafted = 0, accepted = 0;  // of all streams
+  int rounds = 0, drafted = 0, accepted = 0, widest = 0;  // of all streams
 };
 
 void measure(Engine& engine, int streams, const Options& options, bool drafts, Speed& speed) {
   const auto results = run_streams(engine, streams, options, drafts);
   double first = 0, last = 0;
-  speed.rounds = speed.drafted = speed.accepted = 0;
+  speed.rounds = speed.drafted = speed.accepted = speed.widest = 0;
   for (const auto& result : results) {
     first = std::max(first, result.first_token_seconds);
     last = std::max(last, result.last_token_seconds);
     speed.rounds += result.statistics.rounds;
     speed.drafted += result.statistics.drafted;
     speed.accepted += result.statistics.accepted;
+    speed.widest = std::max(speed.widest, result.statistics.rows_max);
   }
   // Decode rate counts the tokens after every stream's first, over the time in which all decode.
   speed.decode = std::max(speed.decode, streams * (options.reply_tokens - 1) / (last - first));
@@ -205,6 +206,7 @@ nlohmann::json measure_row(Engine& engine, int streams, const Options& options) 
                      {"rounds", speed.rounds},
                      {"drafted", speed.drafted},
                      {"accepted", speed.accepted},
+                     {"widest_window", speed.widest},
                      {"token_hash", fmt::format("{:016x}", speed.hash)}};
   if (!options.compare_drafts) return row;
   if (serial.hash != speed.hash)
@@ -220,8 +222,8 @@ std::string notes_on(const nlohmann::json& row) {
     notes += fmt::format(" ({:.0f} % of the read bandwidth)", 100 * row["bandwidth_fraction"].get<double>());
   }
   if (row["drafted"].get<int>() > 0) {
-    notes += fmt::format(", {} rounds, {} of {} drafts landed", row["rounds"].get<int>(), row["accepted"].get<int>(),
-                         row["drafted"].get<int>());
+    notes += fmt::format(", {} rounds of up to {} rows, {} of {} drafts landed", row["rounds"].get<int>(),
+                         row["widest_window"].get<int>(), row["accepted"].get<int>(), row["drafted"].get<int>());
   }
   if (row.contains("drafted_over_serial")) {
     notes += fmt::format(", {:.2f} times the serial {:.1f} tokens/s", row["drafted_over_serial"].get<double>(),
