@@ -2,12 +2,12 @@
 // streams, peak memory, and the fraction of the machine's measured read bandwidth that one-stream decoding reaches.
 //
 //   engine_speed MODEL [--threads N] [--prompt-tokens 512] [--reply-tokens 128] [--streams 1,8] [--repetitions 3]
-//                [--repeat 0] [--no-drafts | --compare-drafts] [--json]
+//                [--repeat 0] [--temperature 0] [--no-drafts | --compare-drafts] [--json]
 //
-// Token ids are drawn from a fixed seed; every stream is greedy and ignores stop tokens, so that the work is the same
-// in every run. The tokens of all replies are hashed and printed: equal hashes mean equal tokens. --repeat N makes each
-// prompt of a passage of N ids that is said over and over, which a model goes on copying. --compare-drafts runs every
-// row without and with drafts, in turns, and fails when the tokens differ.
+// Token ids are drawn from a fixed seed; every stream is greedy (or draws with its own fixed seed) and ignores stop
+// tokens, so that the work is the same in every run. The tokens of all replies are hashed and printed: equal hashes
+// mean equal tokens. --repeat N makes each prompt of a passage of N ids that is said over and over, which a model goes
+// on copying. --compare-drafts runs every row without and with drafts, in turns, and fails when the tokens differ.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -42,6 +42,7 @@ struct Options {
   std::vector<int> streams{1, 8};
   int repetitions = 3;
   int repeat = 0;
+  double temperature = 0;
   bool drafts = true;
   bool compare_drafts = false;
   bool json = false;
@@ -101,6 +102,8 @@ std::vector<StreamResult> run_streams(Engine& engine, int count, const Options& 
     }
     request.reply_tokens_max = options.reply_tokens;
     request.drafts = drafts;
+    request.sampling.temperature = options.temperature;
+    request.sampling.seed = static_cast<std::uint64_t>(stream);
     request.ignore_stop_tokens = true;
     handles.push_back(engine.open(std::move(request), [&, stream](StreamEvent&& event) {
       std::lock_guard lock(mutex);
@@ -154,6 +157,8 @@ Options parse(int argc, char** argv) {
       for (std::string item; std::getline(list, item, ',');) options.streams.push_back(std::stoi(item));
     } else if (argument == "--repeat") {
       options.repeat = std::stoi(value());
+    } else if (argument == "--temperature") {
+      options.temperature = std::stod(value());
     } else if (argument == "--no-drafts") {
       options.drafts = false;
     } else if (argument == "--compare-drafts") {
