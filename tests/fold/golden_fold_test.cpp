@@ -48,7 +48,7 @@ void expect_folds(const std::string& name, const MakeBackend& make_backend) {
   const TemporaryFolder learned;
   options.learn_folder = learned.path().string();
   options.prompt_tokens_max = 80;
-  options.reply_tokens_max = 12;
+  options.reply_tokens_max = 28;
   options.make_reference = [&](std::int32_t schedule) { return make(schedule, 1); };
   const fold::Report report = fold::run([&](std::int32_t schedule) { return make(schedule, 2); }, options);
   EXPECT_TRUE(report.passed()) << report.first_failure;

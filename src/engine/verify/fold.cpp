@@ -152,8 +152,8 @@ void Schedule::failure(std::size_t stream, fmt::format_string<Args...> format, A
 }
 
 void Schedule::draw_streams() {
-  const std::int32_t count = draw(0, 5) == 0 ? 1 : draw(1, options_.streams_max);
-  std::vector<std::int32_t> shared;  // some prompts begin alike
+  const std::int32_t count = draw(0, 5) == 0 ? 1 : draw(1, options_.streams_max);  // a lone stream's windows are wide
+  std::vector<std::int32_t> shared;                                                // some prompts begin alike
   for (std::int32_t i = 0; i < options_.prompt_tokens_max; ++i) shared.push_back(draw(0, facts_.vocabulary_size - 1));
   for (std::int32_t i = 0; i < count; ++i) {
     records_.push_back(std::make_unique<Record>());
@@ -324,6 +324,7 @@ void Schedule::run_engine() {
   oracle_options.tree_share = options_.trees ? 0.25 * draw(0, 4) : 0.0;
   oracle_options.seed = random_();
   oracle_options.known = known_;
+  if (draw(0, 2) == 0) oracle_options.facts.depth_max = limits::kWideWindowRowsMax - 1;
   const auto oracle = std::make_shared<OracleSource>(oracle_options);
   options.drafts = options_.drafts && draw(0, 5) != 0;
   // Without the oracle a stream's own text is all there is to draft from: windows get as wide as copies go.
