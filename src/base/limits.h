@@ -46,15 +46,16 @@ inline constexpr std::size_t kNormalizedBytesMax = 512u << 20;
 inline constexpr int kTokenizerStepsMax = 64;  // normalizers, pre-tokenizers, decoders of one tokenizer
 
 // --- engine ----------------------------------------------------------------------------------------------------------
-inline constexpr int kWindowRowsMax = 16;       // pending token + drafts of one lane in one pass, as a rule
-inline constexpr int kTreeRowsMax = 16;         // rows of a window that is a tree
-inline constexpr int kWideWindowRowsMax = 128;  // rows of a window that copies text, where slots hold that many
-inline constexpr int kPassRowsMax = 512;        // rows of one forward pass on the CPU
+inline constexpr int kWindowRowsMax = 16;        // pending token + drafts of one lane in one pass, as a rule
+inline constexpr int kTreeRowsMax = 16;          // rows of a window that is a tree
+inline constexpr int kWideWindowRowsMax = 128;   // rows of a window that copies text, where slots hold that many
+inline constexpr int kPassRowsMax = 512;         // rows of one forward pass on the CPU
 inline constexpr int kLanesMax = 256;
-inline constexpr int kKvPageTokens = 64;                       // one attention tile (one-arithmetic.md, rule 5)
+inline constexpr int kKvPageTokens = 64;         // one attention tile (one-arithmetic.md, rule 5)
 inline constexpr std::size_t kPassLogitsBytesMax = 64u << 20;  // logits of one pass beyond one row a stream (scoring)
-inline constexpr std::size_t kStreamQueueMax = 1024;           // requests waiting for a lane
-inline constexpr std::size_t kStreamEventsMax = 1u << 16;      // undelivered events of one stream
+inline constexpr std::size_t kLogitBiasTokensMax = 1024;   // biased ids of one stream
+inline constexpr std::size_t kStreamQueueMax = 1024;       // requests waiting for a lane
+inline constexpr std::size_t kStreamEventsMax = 1u << 16;  // undelivered events of one stream
 
 // --- recall store ----------------------------------------------------------------------------------------------------
 inline constexpr std::size_t kRecallSegmentBytes = 1u << 20;  // a file; ids leave the store a file at a time
@@ -70,12 +71,12 @@ inline constexpr std::size_t kHttpLineBytesMax = 65'536;
 inline constexpr std::size_t kHttpHeaderCountMax = 100;
 inline constexpr std::size_t kHttpBodyBytesMax = 32u << 20;
 inline constexpr std::size_t kHttpChunkExtensionBytesMax = 65'536;  // all extensions of a body, and its trailers
-inline constexpr std::size_t kHttpPipelinedBytesMax = 256u << 10;   // read ahead while a reply is being written
+inline constexpr std::size_t kHttpPipelinedBytesMax = 256u << 10;    // read ahead while a reply is being written
 inline constexpr int kHttpConnectionsMax = 4096;
 inline constexpr int kHttpIdleSecondsMax = 900;
 inline constexpr int kHttpRequestStalledSecondsMax = 120;
 inline constexpr int kHttpClientNotReadingSecondsMax = 300;
-inline constexpr int kHttpDrainSecondsMax = 60;  // running replies may finish this long after SIGTERM
+inline constexpr int kHttpDrainSecondsMax = 60;      // running replies may finish this long after SIGTERM
 inline constexpr int kSseKeepaliveSeconds = 10;
 inline constexpr int kJsonDepthMax = 200;
 inline constexpr std::size_t kJsonObjectKeysMax = 1024;  // ordered objects search linearly

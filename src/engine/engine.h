@@ -38,6 +38,7 @@ struct StreamRequest {
   PrefixKey prompt;                   // tokens: at least one; identity is filled in by the engine
   std::int32_t reply_tokens_max = 0;  // >= 0; 0 only scores the prompt
   SamplingRule sampling;
+  LogitRule logit_rule;
   std::vector<std::int32_t> stop_tokens;  // ids that end the reply (they are counted and delivered, marked)
   bool ignore_stop_tokens = false;
   std::unique_ptr<PathRule> rule;  // may be null

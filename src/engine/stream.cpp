@@ -20,6 +20,7 @@ double seconds_between(Stream::Clock::time_point from, Stream::Clock::time_point
 Stream::Stream(StreamRequest request, StreamSink sink)
     : request_(std::move(request)), sink_(std::move(sink)), opened_(Clock::now()) {
   context_ = request_.prompt.tokens;
+  logit_adjust_ = LogitAdjust(request_.logit_rule, context_);
   prompt_length_ = static_cast<std::int32_t>(context_.size());
   statistics_.prompt_tokens = prompt_length_;
   statistics_.seed = request_.sampling.seed;
@@ -59,6 +60,7 @@ void Stream::append(TokenEvent event, Clock::time_point now) {
   if (statistics_.reply_tokens == 0) first_token_ = now;
   event.index = statistics_.reply_tokens++;
   context_.push_back(event.token);
+  logit_adjust_.commit(event.token);
   emit(std::move(event));
 }
 

@@ -1,5 +1,5 @@
-// The one executor: walks any description on any backend. It owns the workspace, the KV pools and the state slots, checks
-// each plan, and knows nothing of scheduling or text. One thread drives it.
+// The one executor: walks any description on any backend. It owns the KV pools and the state slots, checks each plan, and
+// knows nothing of scheduling or text; what a layer computes is model/layer_runner's. One thread drives it.
 #pragma once
 
 #include <functional>
@@ -8,6 +8,7 @@
 
 #include "model/description.h"
 #include "model/language_model.h"
+#include "model/layer_runner.h"
 #include "model/weights.h"
 #include "ops/backend.h"
 
@@ -46,34 +47,16 @@ class Executor final : public LanguageModel {
   void poison_workspace();
 
  private:
-  struct LayerCache {
-    std::unique_ptr<ops::Buffer> buffer;
-    std::size_t unit_bytes = 0;  // of one page or slot
-    std::int32_t units = 0;
-  };
   struct Pass;
 
-  void allocate_workspace();
   void build_rope_tables(std::int32_t positions);
   void check_plan(const RoundPlan& plan) const;
   Pass prepare(const RoundPlan& plan);
-  void run_layer(std::size_t index, const Pass& pass);
-  void run_attention(std::size_t index, const AttentionMixer& mixer, const AttentionWeights& weights, const Pass& pass,
-                     float* output, bool accumulate);
-  void run_gated_delta(std::size_t index, const GatedDeltaMixer& mixer, const GatedDeltaWeights& weights,
-                       const Pass& pass, float* output, bool accumulate);
-  void run_dense(const DenseFeedForward& feed_forward, const DenseWeights& weights, const Pass& pass, float* output,
-                 bool accumulate);
-  void run_moe(std::size_t index, const MoeFeedForward& feed_forward, const MoeWeights& weights, const Pass& pass);
-  void run_linear(const ops::Linear& weight, const ops::Activation* x, std::int64_t rows, float* y, bool accumulate);
   void run_head(const Pass& pass, ForwardResult& result);
   void return_hidden(const Pass& pass, ForwardResult& result);
   void for_each_unit(std::int32_t group, std::int32_t unit, const std::function<void(std::byte*, std::size_t)>& visit);
 
   float* floats(const std::unique_ptr<ops::Buffer>& buffer) { return static_cast<float*>(buffer->data()); }
-  ops::Activation* activations(const std::unique_ptr<ops::Buffer>& buffer) {
-    return static_cast<ops::Activation*>(buffer->data());
-  }
 
   ModelDescription description_;
   ModelWeights weights_;
@@ -86,13 +69,7 @@ class Executor final : public LanguageModel {
   std::int32_t slot_count_ = 0;
   std::vector<std::int32_t> page_counts_;
 
-  std::unique_ptr<ops::Buffer> residual_;      // [rows, hidden] fp32
-  std::unique_ptr<ops::Buffer> normed_;        // [rows, hidden] activations
-  std::unique_ptr<ops::Buffer> wide_;          // [rows, widest projection] fp32
-  std::unique_ptr<ops::Buffer> mixed_;         // [rows, widest mixer or feed-forward inner] activations
-  std::unique_ptr<ops::Buffer> queries_;       // [rows, heads · head_dim] activations
-  std::unique_ptr<ops::Buffer> output_;        // [rows, hidden] fp32
-  std::unique_ptr<ops::Buffer> router_;        // [rows, experts + 1] fp32: logits, and the shared expert's gate
+  std::unique_ptr<LayerRunner> runner_;
   std::unique_ptr<ops::Buffer> logits_;        // [logit rows, vocabulary], grown on demand
   std::vector<float> host_logits_;             // only when the backend's memory is not the host's
   std::vector<float> host_hidden_;
