@@ -92,6 +92,47 @@ std::vector<Flag> make_table() {
        "LEVEL",
        "default effort (the template's own)",
        {"minimal", "low", "medium", "high", "xhigh", "max"}},
+      {"--no-drafts", FlagKind::kSwitch, kBoth, "", "draft nothing: the serial reference, token for token the same"},
+      {"--drafter",
+       FlagKind::kText,
+       kBoth,
+       "DIR",
+       "block drafter: a folder or OWNER/NAME in the cache (dflash2/ beside the model, where there is one)"},
+      {"--drafter-bits",
+       FlagKind::kInteger,
+       kBoth,
+       "N",
+       "4 packs the drafter's large matrices, 0 keeps them (4)",
+       {},
+       0,
+       4},
+      {"--mtp-drafts",
+       FlagKind::kInteger,
+       kBoth,
+       "N",
+       "most tokens the MTP head drafts; 0 = none (as many as it is good for)",
+       {},
+       0,
+       64},
+      {"--mtp-confidence",
+       FlagKind::kNumber,
+       kBoth,
+       "P",
+       "chance below which a chain of MTP drafts ends (0.3)",
+       {},
+       0,
+       1},
+      {"--recall", FlagKind::kSwitch, kServe, "", "draft from earlier requests; keeps their token ids on disk"},
+      {"--recall-dir", FlagKind::kText, kServe, "DIR", "where (~/.cache/tensorfold/recall); implies --recall"},
+      {"--recall-gib",
+       FlagKind::kNumber,
+       kServe,
+       "GIB",
+       "most disk space, oldest ids leave first (0.0625); implies --recall",
+       {},
+       0.00390625,
+       8},
+      {"--recall-read-only", FlagKind::kSwitch, kServe, "", "draft from what is there, add nothing; implies --recall"},
       {"--backend", FlagKind::kChoice, kBoth, "NAME", "what computes (auto)", {"auto", "cpu", "reference"}},
       {"--rounding",
        FlagKind::kChoice,
@@ -156,6 +197,12 @@ void check_together(const std::map<std::string, std::vector<std::string>, std::l
   if (values.count("--thinking") > 0 && values.count("--no-thinking") > 0) {
     throw UsageError("argument --thinking: not allowed with --no-thinking");
   }
+  if (const auto bits = values.find("--drafter-bits"); bits != values.end() && !bits->second.empty()) {
+    const double value = parse_number(bits->second.back());
+    if (value != 0 && value != 4) {
+      throw UsageError(fmt::format("argument --drafter-bits: must be 0 or 4, not {}", bits->second.back()));
+    }
+  }
 }
 
 }  // namespace
@@ -182,11 +229,6 @@ const std::vector<std::string_view>& unbuilt_flags() {
                                                       "--thinking-reserve",
                                                       "--loop-guard",
                                                       "--loop-guard-stop",
-                                                      "--no-drafts",
-                                                      "--drafter",
-                                                      "--drafter-bits",
-                                                      "--mtp-drafts",
-                                                      "--mtp-confidence",
                                                       "--record",
                                                       "--prompt-cache-gib",
                                                       "--prompt-cache-over-cap",
@@ -199,10 +241,6 @@ const std::vector<std::string_view>& unbuilt_flags() {
                                                       "--learn-min-free-gib",
                                                       "--learn-conversations",
                                                       "--learn-daily-gib",
-                                                      "--recall",
-                                                      "--recall-dir",
-                                                      "--recall-gib",
-                                                      "--recall-read-only",
                                                       "--keep-warm",
                                                       "--compact-at",
                                                       "--compact-keep",

@@ -18,6 +18,8 @@
 
 namespace tensorfold {
 
+class RecallStore;
+
 /// A media unit in a prompt: an image or audio piece is one unit that is never cut. (Used by vision; empty for text.)
 struct MediaUnit {
   std::int32_t first_index = 0;  // sequence index of its first row
@@ -114,6 +116,9 @@ struct EngineOptions {
   std::uint64_t cache_memory_bytes = 0;  // for KV pages and state slots; 0 = from the machine's free memory
   double pass_seconds_max = 0.25;        // bound of one pass; prompt slices are sized from measured cost
   bool drafts = true;                    // false: every stream is the serial reference
+  std::shared_ptr<RecallStore> recall;   // what earlier requests wrote, to draft from; may be null
+  std::int32_t mtp_drafts = -1;          // levels of the MTP head; -1: as many as it is good for, 0: none
+  double mtp_confidence = -1.0;          // where its chains end (MtpOptions); below 0: the default
   std::vector<std::shared_ptr<DraftSource>> draft_sources;  // besides those the engine makes itself (tests)
   std::int32_t pass_rows_max = 0;        // test hook: cap on rows in one pass (0 = the model's)
   std::uint64_t schedule_seed = 0;       // test hook: != 0 cuts prompts and mixes lanes at random (fold test)

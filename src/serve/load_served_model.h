@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "serve/draft_options.h"
 #include "serve/sampling_defaults.h"
 #include "serve/served_model.h"
 
@@ -25,6 +26,7 @@ struct ServedModelOptions {
   std::int32_t lanes = 0;
   std::string chat_template_file;  // "" = the checkpoint's
   SamplingFlags sampling;
+  DraftFlags drafts;
   bool thinking = true;
   std::optional<std::string> effort;
 };

@@ -22,6 +22,8 @@
 
 namespace tensorfold {
 
+class LogitAdjust;
+
 enum class DraftKind : std::uint8_t { kCopy, kRecall, kMtp, kBlock };
 inline constexpr std::size_t kDraftKindCount = 4;
 
@@ -65,6 +67,7 @@ struct DraftStream {
   DraftState* state = nullptr;                         // what open() returned for this stream
   const std::vector<std::int32_t>* context = nullptr;  // prompt ++ reply; while decoding, the last token is pending
   std::int32_t prompt_length = 0;
+  const LogitAdjust* logit_adjust = nullptr;  // penalties and biases after the context; null: none
   const SamplingRule* sampling = nullptr;  // draw drafts with it: same rule, seed and absolute position (engine.md 2.9)
   const std::string* owner = nullptr;      // scope of the API key: what one owner wrote never drafts for another
   std::int32_t slot = 0;

@@ -61,7 +61,8 @@ class RecallState : public DraftState {
 
 }  // namespace
 
-RecallSource::RecallSource(std::shared_ptr<RecallStore> store) : store_(std::move(store)) {
+RecallSource::RecallSource(std::shared_ptr<RecallStore> store, std::int32_t vocabulary_size, bool shared_by_all)
+    : store_(std::move(store)), vocabulary_size_(vocabulary_size), shared_by_all_(shared_by_all) {
   TF_ASSERT(store_ != nullptr);
   facts_.kind = DraftKind::kRecall;
   facts_.depth_max = limits::kWideWindowRowsMax - 1;
@@ -70,7 +71,7 @@ RecallSource::RecallSource(std::shared_ptr<RecallStore> store) : store_(std::mov
 }
 
 std::unique_ptr<DraftState> RecallSource::open(const DraftStream& stream) {
-  return std::make_unique<RecallState>(*stream.owner);
+  return std::make_unique<RecallState>(shared_by_all_ ? "all" : "key " + *stream.owner);
 }
 
 void RecallSource::propose(std::vector<DraftRequest>& batch) {
@@ -86,11 +87,11 @@ void RecallSource::propose(DraftRequest& request) {
   std::size_t count = 0;
   state.place = store_->look_up(state.scope, context, state.place, context.subspan(state.place_tokens), tokens, count);
   state.place_tokens = context.size();
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < count && tokens[i] < vocabulary_size_; ++i) {
     request.proposal.nodes.push_back(
         {tokens[i], static_cast<std::int32_t>(i) - 1, i == 0 ? state.first_chance() : state.later_chance()});
   }
-  request.proposal.match_length = count > 0 ? state.place.match_length : 0;
+  request.proposal.match_length = request.proposal.nodes.empty() ? 0 : state.place.match_length;
 }
 
 void RecallSource::observe(const DraftStream& stream, const DraftProposal& proposal, std::int32_t fed_count,

@@ -12,7 +12,8 @@ namespace tensorfold {
 
 class RecallSource : public DraftSource {
  public:
-  explicit RecallSource(std::shared_ptr<RecallStore> store);
+  /// `shared_by_all`: one scope for every owner. Ids from `vocabulary_size` on are never drafted.
+  RecallSource(std::shared_ptr<RecallStore> store, std::int32_t vocabulary_size, bool shared_by_all);
 
   const DraftSourceFacts& facts() const override { return facts_; }
   std::unique_ptr<DraftState> open(const DraftStream& stream) override;
@@ -25,6 +26,8 @@ class RecallSource : public DraftSource {
   void propose(DraftRequest& request);
 
   std::shared_ptr<RecallStore> store_;
+  const std::int32_t vocabulary_size_;
+  const bool shared_by_all_;
   DraftSourceFacts facts_;
 };
 
