@@ -3,6 +3,7 @@
 // talk to it through bounded queues and never block it. The engine knows token ids, never text or HTTP.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -78,6 +79,10 @@ struct TokenEvent {
   TokenLogprob chosen;  // with logprobs_top >= 0
   std::vector<TokenLogprob> top;
 };
+struct DraftTally {
+  std::int32_t drafted = 0;   // draft rows fed
+  std::int32_t accepted = 0;  // of them on the accepted path
+};
 struct StreamStatistics {
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_tokens = 0;
@@ -85,6 +90,9 @@ struct StreamStatistics {
   std::int32_t rounds = 0;
   std::int32_t drafted = 0;
   std::int32_t accepted = 0;
+  std::array<DraftTally, kDraftKindCount> by_source{};  // by DraftKind; sums are `drafted` and `accepted`
+  std::int32_t rows_min = 0;                            // narrowest window; 0: none yet
+  std::vector<std::int32_t> prefill_widths;             // rows of each prompt slice, the first kPrefillWidthsMax
   std::uint64_t seed = 0;
   double queue_seconds = 0;
   double prefill_seconds = 0;
@@ -120,9 +128,9 @@ struct EngineOptions {
   std::int32_t mtp_drafts = -1;          // levels of the MTP head; -1: as many as it is good for, 0: none
   double mtp_confidence = -1.0;          // where its chains end (MtpOptions); below 0: the default
   std::vector<std::shared_ptr<DraftSource>> draft_sources;  // besides those the engine makes itself (tests)
-  std::int32_t pass_rows_max = 0;        // test hook: cap on rows in one pass (0 = the model's)
-  std::uint64_t schedule_seed = 0;       // test hook: != 0 cuts prompts and mixes lanes at random (fold test)
-  bool poison_freed = false;             // test hook: freed pages and slots are filled with NaN
+  std::int32_t pass_rows_max = 0;                           // test hook: cap on rows in one pass (0 = the model's)
+  std::uint64_t schedule_seed = 0;  // test hook: != 0 cuts prompts and mixes lanes at random (fold test)
+  bool poison_freed = false;        // test hook: freed pages and slots are filled with NaN
 };
 
 struct EngineFacts {

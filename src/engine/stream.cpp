@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/log.h"
 
 namespace tensorfold {
@@ -50,9 +51,13 @@ void Stream::advance(std::int32_t rows, Clock::time_point now) {
   if (phase_ == Phase::kDecode) {
     for (std::int32_t row = 0; row < rows; ++row) replay_rows_.push_back(row);
     ++statistics_.rounds;
-  } else if (fed_ == prompt_length_) {
-    phase_ = Phase::kDecode;
-    prompt_done_ = now;
+    statistics_.rows_min = statistics_.rows_min == 0 ? rows : std::min(statistics_.rows_min, rows);
+  } else {
+    if (statistics_.prefill_widths.size() < limits::kPrefillWidthsMax) statistics_.prefill_widths.push_back(rows);
+    if (fed_ == prompt_length_) {
+      phase_ = Phase::kDecode;
+      prompt_done_ = now;
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <numeric>
 #include <stdexcept>
 
 #include "base/error.h"
@@ -61,6 +62,8 @@ TEST(Engine, RepliesWithTheSerialRunsTokens) {
   EXPECT_EQ(finish.statistics.reply_tokens, 20);
   EXPECT_EQ(finish.statistics.rounds, 19);  // the first token comes from the prompt's last row
   EXPECT_EQ(finish.statistics.seed, 4321u);
+  const std::vector<std::int32_t>& widths = finish.statistics.prefill_widths;  // slices are cut by measured time
+  EXPECT_EQ(std::accumulate(widths.begin(), widths.end(), 0), 100);
   EXPECT_GT(finish.statistics.time_to_first_token_seconds, 0.0);
   EXPECT_EQ(probe.progress().back().tokens_done, 100);
   EXPECT_EQ(probe.progress().back().tokens_total, 100);
