@@ -101,7 +101,7 @@ struct Lane {
   std::vector<std::int32_t> context;
   SamplingRule sampling;
   std::string owner = "-";
-  std::vector<PageTable> pages;
+  std::vector<PageTable> pages = {{}, {5}};  // a page of 64 positions
   std::int32_t slot = 1;
 
   Lane(std::vector<std::int32_t> tokens, std::int32_t lane_slot) : context(std::move(tokens)), slot(lane_slot) {}
@@ -417,7 +417,9 @@ TEST(DraftTreeTest, LeavesOutScoresThatAreNotFinite) {
   BlockSearch search = search_of(block);
   for (const DraftNode& node : best_tree(search)) {
     EXPECT_TRUE(std::isfinite(node.chance));
-    if (node.parent < 0) EXPECT_EQ(node.token, block.tokens[2]);
+    if (node.parent < 0) {
+      EXPECT_EQ(node.token, block.tokens[2]);
+    }
   }
   block.unary[2] = -INFINITY;
   EXPECT_TRUE(best_tree(search).empty());
@@ -529,6 +531,23 @@ TEST(BlockSourceTest, DraftsTreesChainsAndOnlyWithAContext) {
   }
   EXPECT_TRUE(requests[2].proposal.nodes.empty());
   EXPECT_GT(drafter.pair_calls, 0);
+}
+
+TEST(BlockSourceTest, ABlockEndsWithThePagesUnlessMoreWasAskedFor) {
+  ScriptedDrafter drafter(true);
+  BlockSource source(drafter);
+  Lane lane(std::vector<std::int32_t>(60, 1), 1);
+  lane.state = source.open(lane.view());
+  for (const auto& [depth, rows] : {std::pair{2, 5}, std::pair{4, 5}, std::pair{7, 8}}) {
+    lane.pages = {{}, {5}};
+    if (depth == 7) lane.pages[1].push_back(6);
+    std::vector<DraftAbsorb> absorbs = {lane.absorb_all(true)};
+    std::vector<DraftRequest> requests = {lane.request(depth)};
+    source.absorb(absorbs);
+    source.propose(requests);
+    EXPECT_EQ(drafter.blocks.back()[0].row_count, rows) << depth;
+    EXPECT_EQ(static_cast<int>(requests[0].proposal.nodes.size()), depth);
+  }
 }
 
 TEST(BlockSourceTest, WithoutASelectorItDraftsChains) {

@@ -2,6 +2,7 @@
 #include "engine/draft/block_source.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -20,6 +21,15 @@ struct BlockState : DraftState {
   std::int32_t absorbed_end = -1;  // position after the last absorbed row; -1: none yet
   std::int32_t rows = 0;           // of the next block, the pending token's included
 };
+
+/// Positions that every table covers (whole pages, so more than was asked for).
+std::int32_t covered_positions(const std::vector<PageTable>& pages) {
+  std::size_t covered = std::numeric_limits<std::int32_t>::max();
+  for (const PageTable& table : pages) {
+    if (!table.empty()) covered = std::min(covered, table.size() * limits::kKvPageTokens);
+  }
+  return static_cast<std::int32_t>(covered);
+}
 
 BlockState& state_of(const DraftStream& stream) {
   return static_cast<BlockState&>(*stream.state);
@@ -70,8 +80,10 @@ void BlockSource::propose(std::vector<DraftRequest>& batch) {
     BlockDrafter::Block block;
     block.pending_token = stream.context->back();
     block.position = position;
-    // Block rows see each other: a block shorter than the drafter knows drafts worse, so levels are cut afterwards.
-    block.row_count = std::min(state.rows, std::max(drafter_.block_rows(), request.depth_max + 1));
+    // Block rows see each other: a block shorter than the drafter knows drafts worse. So levels are cut afterwards, as
+    // far as the pages have room for more.
+    const std::int32_t room = std::max(covered_positions(*stream.pages) - position, request.depth_max + 1);
+    block.row_count = std::min({state.rows, std::max(drafter_.block_rows(), request.depth_max + 1), room});
     block.slot = stream.slot;
     block.pages = stream.pages;
     blocks.push_back(block);
