@@ -135,6 +135,7 @@ Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, st
     capacity.page_counts.push_back(static_cast<std::int32_t>(pages));
   }
   capacity.slot_count = 1 + capacity.lanes;
+  capacity.window_rows = std::min({limits::kWindowRowsMax, facts.window_rows_max, rows});
   capacity.cache_bytes = total_bytes(facts, capacity.lanes, capacity.context, rows);
   capacity.context_was_reduced = choose_context && capacity.context < facts.context_max;
   return capacity;

@@ -92,6 +92,7 @@ struct StreamStatistics {
   std::int32_t accepted = 0;
   std::array<DraftTally, kDraftKindCount> by_source{};  // by DraftKind; sums are `drafted` and `accepted`
   std::int32_t rows_min = 0;                            // narrowest window; 0: none yet
+  std::int32_t rows_max = 0;                            // widest window
   std::vector<std::int32_t> prefill_widths;             // rows of each prompt slice, the first kPrefillWidthsMax
   std::uint64_t seed = 0;
   double queue_seconds = 0;
@@ -142,6 +143,13 @@ struct EngineFacts {
   std::vector<std::string> draft_kinds;  // empty in the first form
 };
 
+struct DraftCounts {
+  std::uint64_t windows = 0;   // that a source filled
+  std::uint64_t drafted = 0;   // draft rows fed
+  std::uint64_t accepted = 0;  // of them on the accepted path
+};
+using DraftCountsBySource = std::array<DraftCounts, kDraftKindCount>;  // by DraftKind
+
 struct EngineLoad {  // a snapshot for health and metrics
   std::int32_t running = 0;
   std::int32_t waiting = 0;
@@ -150,6 +158,7 @@ struct EngineLoad {  // a snapshot for health and metrics
   std::uint64_t prompt_tokens_total = 0;
   std::uint64_t reply_tokens_total = 0;
   std::uint64_t rounds_total = 0;
+  DraftCountsBySource drafts_total{};
 };
 
 class Engine {

@@ -22,16 +22,26 @@ SchedulerLimits scheduler_limits(const ModelFacts& facts, const Capacity& capaci
   return limits;
 }
 
+DrafterLimits drafter_limits(const ModelFacts& facts, const Capacity& capacity) {
+  DrafterLimits limits;
+  limits.vocabulary_size = facts.vocabulary_size;
+  limits.window_rows = capacity.window_rows;
+  limits.shared_window_rows = std::min(capacity.window_rows, limits::kWindowRowsMax);
+  return limits;
+}
+
 }  // namespace
 
-EngineLoop::EngineLoop(LanguageModel& model, Mailbox& mailbox, const Capacity& capacity, const EngineOptions& options)
+EngineLoop::EngineLoop(LanguageModel& model, Mailbox& mailbox, const Capacity& capacity, const EngineOptions& options,
+                       std::vector<std::shared_ptr<DraftSource>> sources)
     : model_(model),
       mailbox_(mailbox),
       capacity_(capacity),
       facts_(model.facts()),
       pool_(model, capacity.page_counts, capacity.slot_count, options.poison_freed),
       scheduler_(scheduler_limits(facts_, capacity, options), options.schedule_seed),
-      sampler_(facts_.vocabulary_size) {}
+      sampler_(facts_.vocabulary_size),
+      drafter_(std::move(sources), drafter_limits(facts_, capacity), options.schedule_seed) {}
 
 void EngineLoop::run() {
   while (true) {
@@ -96,6 +106,7 @@ void EngineLoop::admit() {
     stream->order = ++admissions_;
     stream->last_served = services_;
     stream->start(Clock::now());
+    drafter_.open(*stream);
     running_.push_back(stream);
   }
   if (running_.size() == before) return;
@@ -105,6 +116,9 @@ void EngineLoop::admit() {
 }
 
 void EngineLoop::drop_finished() {
+  for (const std::shared_ptr<Stream>& stream : running_) {
+    if (stream->is_finished()) drafter_.close(*stream);
+  }
   std::erase_if(running_, [](const std::shared_ptr<Stream>& stream) { return stream->is_finished(); });
 }
 
@@ -131,6 +145,12 @@ void EngineLoop::publish_load(Clock::time_point now) {
   load_.rounds_total = rounds_;
   load_.prompt_tokens_total += round_prompt_tokens_;
   load_.reply_tokens_total += round_reply_tokens_;
+  for (std::size_t kind = 0; kind < kDraftKindCount; ++kind) {
+    load_.drafts_total[kind].windows += round_drafts_[kind].windows;
+    load_.drafts_total[kind].drafted += round_drafts_[kind].drafted;
+    load_.drafts_total[kind].accepted += round_drafts_[kind].accepted;
+  }
+  round_drafts_ = {};
   prompt_rate_.add(round_prompt_tokens_, now);
   reply_rate_.add(round_reply_tokens_, now);
   round_prompt_tokens_ = round_reply_tokens_ = 0;

@@ -44,21 +44,37 @@ void Stream::start(Clock::time_point now) {
   started_ = now;
 }
 
-void Stream::advance(std::int32_t rows, Clock::time_point now) {
+void Stream::advance_prompt(std::int32_t rows, Clock::time_point now) {
+  TF_ASSERT(phase_ == Phase::kPrompt && rows <= prompt_rows_left());
   fed_ += rows;
-  TF_ASSERT(fed_ <= static_cast<std::int32_t>(context_.size()));
   replay_rows_.clear();
-  if (phase_ == Phase::kDecode) {
-    for (std::int32_t row = 0; row < rows; ++row) replay_rows_.push_back(row);
-    ++statistics_.rounds;
-    statistics_.rows_min = statistics_.rows_min == 0 ? rows : std::min(statistics_.rows_min, rows);
-  } else {
-    if (statistics_.prefill_widths.size() < limits::kPrefillWidthsMax) statistics_.prefill_widths.push_back(rows);
-    if (fed_ == prompt_length_) {
-      phase_ = Phase::kDecode;
-      prompt_done_ = now;
-    }
-  }
+  if (statistics_.prefill_widths.size() < limits::kPrefillWidthsMax) statistics_.prefill_widths.push_back(rows);
+  if (fed_ < prompt_length_) return;
+  phase_ = Phase::kDecode;
+  prompt_done_ = now;
+}
+
+void Stream::begin_window(std::int32_t rows, bool is_tree, std::optional<DraftKind> source) {
+  TF_ASSERT(phase_ == Phase::kDecode);
+  replay_rows_.clear();
+  replay_tree_ = is_tree;
+  window_source_ = source;
+  ++statistics_.rounds;
+  statistics_.rows_min = statistics_.rows_min == 0 ? rows : std::min(statistics_.rows_min, rows);
+  statistics_.rows_max = std::max(statistics_.rows_max, rows);
+  if (!source) return;
+  statistics_.drafted += rows - 1;
+  statistics_.by_source[static_cast<std::size_t>(*source)].drafted += rows - 1;
+}
+
+void Stream::commit_row(std::int32_t window_row) {
+  TF_ASSERT(replay_rows_.empty() ? window_row == 0 : window_row > replay_rows_.back());
+  replay_rows_.push_back(window_row);
+  ++fed_;
+  TF_ASSERT(fed_ == static_cast<std::int32_t>(context_.size()));  // N1: what is fed is what was drawn, nothing else
+  if (window_row == 0 || !window_source_) return;
+  ++statistics_.accepted;
+  ++statistics_.by_source[static_cast<std::size_t>(*window_source_)].accepted;
 }
 
 void Stream::append(TokenEvent event, Clock::time_point now) {

@@ -12,6 +12,7 @@
 #include "engine/verify/serial_run.h"
 #include "fake_model.h"
 #include "naive_sampler.h"
+#include "scripted_rule.h"
 #include "stream_probe.h"
 
 namespace tensorfold {
@@ -22,6 +23,7 @@ using testing::FakeModel;
 using testing::FakeModelOptions;
 using testing::Gate;
 using testing::request_of;
+using testing::ScriptedRule;
 using testing::StreamProbe;
 
 std::unique_ptr<Engine> start(FakeModelOptions model = {}, std::int32_t lanes = 4, std::int32_t context = 400) {
@@ -145,32 +147,6 @@ TEST(Engine, StopTokenIsDeliveredMarkedAndEnds) {
   request.ignore_stop_tokens = true;
   EXPECT_EQ(reply_of(*engine, std::move(request)), reply);
 }
-
-/// A rule scripted by the tokens it has seen.
-class ScriptedRule : public PathRule {
- public:
-  using Script = std::function<Verdict(const std::vector<std::int32_t>& path)>;
-  ScriptedRule(Script script, std::vector<std::int32_t> forced, std::vector<std::int32_t> allowed)
-      : script_(std::move(script)), forced_(std::move(forced)), allowed_(std::move(allowed)) {}
-  std::unique_ptr<PathRule> clone() const override { return std::make_unique<ScriptedRule>(*this); }
-  Verdict advance(std::int32_t token) override {
-    path_.push_back(token);
-    return script_(path_);
-  }
-  bool mask(std::vector<std::uint32_t>& bits) override {
-    if (allowed_.empty()) return false;
-    for (const std::int32_t id : allowed_) bits[static_cast<std::size_t>(id / 32)] |= 1u << (id % 32);
-    return true;
-  }
-  std::vector<std::int32_t> forced_tokens() override {
-    if (path_.size() >= forced_.size()) return {};
-    return {forced_.begin() + static_cast<std::ptrdiff_t>(path_.size()), forced_.end()};
-  }
-
- private:
-  Script script_;
-  std::vector<std::int32_t> forced_, allowed_, path_;
-};
 
 StreamRequest with_rule(ScriptedRule::Script script, std::vector<std::int32_t> forced = {},
                         std::vector<std::int32_t> allowed = {}) {
