@@ -42,6 +42,7 @@ BlockSource::BlockSource(BlockDrafter& drafter) : drafter_(drafter) {
   facts_.kind = DraftKind::kBlock;
   facts_.needs_tapped_rows = true;
   facts_.runs_model = true;
+  facts_.one_pass = true;
   facts_.depth_max = drafter.block_rows_max() - 1;
   facts_.nodes_max = drafter.has_selector() ? limits::kTreeRowsMax - 1 : facts_.depth_max;
   facts_.nodes_max = std::max(facts_.nodes_max, facts_.depth_max);

@@ -67,6 +67,7 @@ DraftStream Drafter::view(Stream& stream, std::size_t source) const {
   view.state = stream.drafts.sources[source].state.get();
   view.context = &stream.context();
   view.prompt_length = stream.prompt_length();
+  view.logit_adjust = &stream.logit_adjust();
   view.sampling = &stream.request().sampling;
   view.owner = &stream.request().prompt.owner;
   if (stream.cache().is_admitted()) {
