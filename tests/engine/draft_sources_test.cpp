@@ -46,7 +46,7 @@ class TextHead : public MtpHead {
     for (std::size_t i = 0; i < lanes.size(); ++i) {
       std::vector<std::int32_t>& text = texts[lanes[i].slot];
       for (const AbsorbRow& row : lanes[i].rows) {
-        text.resize(static_cast<std::size_t>(row.position) + 1, 7);
+        EXPECT_EQ(static_cast<std::int32_t>(text.size()), row.position + 1) << "every row, once";
         text.push_back(row.next_token);
       }
       if (lanes[i].wants_result) add(text, static_cast<std::int32_t>(i), result);
@@ -68,7 +68,7 @@ class TextHead : public MtpHead {
     end(result);
   }
 
-  std::map<std::int32_t, std::vector<std::int32_t>> texts;  // by slot
+  std::map<std::int32_t, std::vector<std::int32_t>> texts;  // by slot; the first token is the test's to set
   std::vector<std::vector<AbsorbLane>> absorbs;
   std::vector<std::vector<Step>> step_calls;
   float spread = 1.0f;
@@ -174,6 +174,7 @@ TEST(MtpSourceTest, DraftsOfManyLanesAreWhatTheTargetWillDraw) {
   }
   std::vector<DraftAbsorb> absorbs;
   std::vector<DraftRequest> requests;
+  for (const Lane& lane : lanes) head.texts[lane.slot] = {lane.context[0]};
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     const bool drafts = i != 4;  // one sits out
     absorbs.push_back(lanes[i].absorb_all(drafts));
@@ -213,6 +214,7 @@ TEST(MtpSourceTest, AChainEndsWhereItsConfidenceIsLow) {
   head.spread = 0.001f;  // all tokens about as likely: shares near 1/28
   MtpSource source(head, kVocabulary);
   Lane lane({1, 2, 3}, 1);
+  head.texts = {{1, {1}}};
   lane.state = source.open(lane.view());
   std::vector<DraftAbsorb> absorbs = {lane.absorb_all(true)};
   std::vector<DraftRequest> requests = {lane.request(5)};
@@ -222,7 +224,8 @@ TEST(MtpSourceTest, AChainEndsWhereItsConfidenceIsLow) {
   EXPECT_LT(requests[0].proposal.nodes[0].chance, 0.1);
   EXPECT_TRUE(head.step_calls.empty());
 
-  head.spread = 10.0f;  // one token stands out
+  head.spread = 1000.0f;  // one token stands out
+  head.texts = {{1, {1}}};
   requests = {lane.request(5)};
   absorbs = {lane.absorb_all(true)};
   source.absorb(absorbs);
@@ -239,6 +242,7 @@ TEST(MtpSourceTest, KeepsToTheDepthThatWasSetAndFollowsPenalties) {
   MtpSource source(head, kVocabulary, options);
   EXPECT_EQ(source.facts().depth_max, 2);
   Lane lane({4, 8, 15}, 1);
+  head.texts = {{1, {4}}};
   lane.state = source.open(lane.view());
   LogitRule rule;
   const std::int32_t favourite = target_reply(lane.context, lane.sampling, 1, 1.0f)[0];
@@ -260,6 +264,7 @@ TEST(MtpSourceTest, OneBrokenLaneFailsAlone) {
   Lane first({1, 2, 3}, 1), second({4, 5, 6}, 2);
   first.state = source.open(first.view());
   second.state = source.open(second.view());
+  head.texts = {{1, {1}}, {2, {4}}};
   std::vector<DraftAbsorb> absorbs = {first.absorb_all(true), second.absorb_all(true)};
   std::vector<DraftRequest> requests = {first.request(1), second.request(1)};
   source.absorb(absorbs);
@@ -278,6 +283,7 @@ TEST(MtpSourceTest, NothingAbsorbedNothingDrafted) {
   std::vector<DraftRequest> requests = {lane.request(3)};
   source.propose(requests);
   EXPECT_TRUE(requests[0].proposal.nodes.empty());
+  head.texts = {{1, {1}}};
   std::vector<DraftAbsorb> absorbs = {lane.absorb_all(false)};
   source.absorb(absorbs);
   source.propose(requests);

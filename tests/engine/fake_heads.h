@@ -201,9 +201,9 @@ class FakeDraftingModel : public FakeModel {
         std::vector<std::int32_t> ids = {token, (token + 1) % vocabulary, (token + 2) % vocabulary,
                                          (token + 3) % vocabulary};
         if (heads_.misses(position)) std::swap(ids[0], ids[1]);
-        const bool is_close = heads_.misses(position);
+        const bool is_close = heads_.selector && heads_.misses(position);
         candidates.tokens.insert(candidates.tokens.end(), ids.begin(), ids.end());
-        for (const float unary : {30.0f, is_close ? 29.5f : 0.0f, -10.0f, -20.0f}) candidates.unary.push_back(unary);
+        for (const float unary : {30.0f, is_close ? 29.5f : 10.0f, -10.0f, -20.0f}) candidates.unary.push_back(unary);
         text.push_back(token);
       }
       result.push_back(std::move(candidates));

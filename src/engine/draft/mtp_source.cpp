@@ -11,6 +11,7 @@ namespace tensorfold {
 namespace {
 
 constexpr std::int32_t kShareCandidates = 28;  // among which a draft's share is taken
+constexpr double kScoreGapMax = 30.0;          // a gap beyond which a share is nothing
 constexpr double kChancePrior = 0.7;
 constexpr std::int32_t kNoEntry = -1;
 
@@ -119,7 +120,7 @@ bool MtpSource::extend(Chain& chain, const float* logits) {
     if (draw.status == DrawStatus::kNotFinite) request.failure = "the head's output is not finite";
     return false;
   }
-  const double confidence = share(logits, draw.token, stream.sampling->temperature);
+  const double confidence = share(logits, draw.token, *stream.sampling, position);
   nodes.push_back({draw.token, static_cast<std::int32_t>(nodes.size()) - 1, confidence});
   chain.confidence *= confidence;
   const auto depth = static_cast<std::int32_t>(nodes.size());
@@ -127,13 +128,23 @@ bool MtpSource::extend(Chain& chain, const float* logits) {
          chain.confidence >= options_.confidence_min;
 }
 
-double MtpSource::share(const float* logits, std::int32_t token, double temperature) {
+double MtpSource::share(const float* logits, std::int32_t token, const SamplingRule& rule, std::int64_t position) {
   if (!sampler_.best(logits, kShareCandidates, best_)) return 0.0;
-  const double scale = temperature > 0.0 ? sampling::effective_temperature(temperature) : 1.0;
-  const double first = sampling::scaled(best_[0].logit, scale);
-  double sum = 0.0;
-  for (const sampling::Candidate& candidate : best_) sum += exp_exact(sampling::scaled(candidate.logit, scale) - first);
-  return std::min(exp_exact(sampling::scaled(logits[token], scale) - first) / sum, 1.0);
+  const auto is_draft = [token](const sampling::Candidate& candidate) { return candidate.token == token; };
+  if (std::none_of(best_.begin(), best_.end(), is_draft)) best_.push_back({logits[token], token});
+  const bool samples = rule.temperature > 0.0;
+  const double temperature = samples ? sampling::effective_temperature(rule.temperature) : 1.0;
+  const std::uint64_t row = sampling::row_key(sampling::request_key(rule.seed), static_cast<std::uint64_t>(position));
+  const auto score = [&](const sampling::Candidate& candidate) {
+    const double noise = samples ? sampling::gumbel(sampling::noise_bits(row, candidate.token)) : 0.0;
+    return sampling::scaled(candidate.logit, temperature) + noise;
+  };
+  const double draft = score({logits[token], token});
+  double others = 0.0;  // relative to the draft
+  for (const sampling::Candidate& candidate : best_) {
+    if (candidate.token != token) others += exp_exact(std::min(score(candidate) - draft, kScoreGapMax));
+  }
+  return 1.0 / (1.0 + others);
 }
 
 }  // namespace tensorfold

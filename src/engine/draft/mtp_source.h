@@ -40,8 +40,9 @@ class MtpSource : public DraftSource {
 
   /// Draws the chain's next draft from its row of logits; false when the chain ends here.
   bool extend(Chain& chain, const float* logits);
-  /// The draft's share of the head's best candidates.
-  double share(const float* logits, std::int32_t token, double temperature);
+  /// The draft's share of the head's best candidates, each with the noise that the target will add to it: a token that
+  /// wins by the noise alone is as safe a draft as one that wins by its logit.
+  double share(const float* logits, std::int32_t token, const SamplingRule& rule, std::int64_t position);
   const float* row(std::size_t index) const;
 
   MtpHead& head_;
