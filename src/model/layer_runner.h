@@ -10,18 +10,11 @@
 #include <vector>
 
 #include "model/description.h"
+#include "model/layer_caches.h"
 #include "model/weights.h"
 #include "ops/backend.h"
 
 namespace tensorfold {
-
-/// One layer's pages or slots.
-struct LayerCache {
-  std::unique_ptr<ops::Buffer> buffer;
-  std::size_t unit_bytes = 0;  // of one page or slot
-  std::int32_t units = 0;
-  std::int32_t group = 0;  // cache group
-};
 
 /// The rows of a pass as layers see them.
 struct LayerRows {

@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "base/error.h"
-#include "draft_oracle.h"
 #include "engine/engine.h"
+#include "engine/verify/oracle_source.h"
 #include "fake_model.h"
 #include "scripted_rule.h"
 #include "stream_probe.h"
@@ -16,38 +16,25 @@
 namespace tensorfold {
 namespace {
 
+using fold::KnownReplies;
+using fold::OracleOptions;
+using fold::OracleSource;
 using testing::counting_prompt;
-using testing::DraftOracle;
 using testing::FakeModel;
 using testing::FakeModelOptions;
-using testing::OracleOptions;
 using testing::request_of;
 using testing::ScriptedRule;
 using testing::StreamProbe;
 
 using MakeRequest = std::function<StreamRequest()>;
 
-/// Replies that an oracle may know: whole contexts.
-class KnownReplies {
- public:
-  void add(std::vector<std::int32_t> context) {
-    const std::lock_guard lock(mutex_);
-    contexts_.push_back(std::move(context));
-  }
-  std::int32_t next_token(const std::vector<std::int32_t>& context) const {
-    const std::lock_guard lock(mutex_);
-    for (const std::vector<std::int32_t>& known : contexts_) {
-      if (known.size() > context.size() && std::equal(context.begin(), context.end(), known.begin())) {
-        return known[context.size()];
-      }
-    }
-    return -1;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::vector<std::int32_t>> contexts_;
-};
+OracleOptions oracle_of(std::shared_ptr<const KnownReplies> known, std::uint64_t seed = 1) {
+  OracleOptions options;
+  options.vocabulary_size = FakeModelOptions().vocabulary_size;
+  options.known = std::move(known);
+  options.seed = seed;
+  return options;
+}
 
 EngineOptions options_of(std::vector<std::shared_ptr<DraftSource>> sources, std::uint64_t schedule_seed = 1,
                          std::int32_t lanes = 4) {
@@ -120,12 +107,10 @@ DraftCounts expect_drafted_equals_serial(const MakeRequest& make, FakeModelOptio
   known->add(context);
   DraftCounts counts;
   for (int i = 0; i < times; ++i) {
-    OracleOptions oracle_options;
-    oracle_options.seed = static_cast<std::uint64_t>(i) + 1;
+    OracleOptions oracle_options = oracle_of(known, static_cast<std::uint64_t>(i) + 1);
     oracle_options.wrong_share = 0.1 * (i % 5);
     oracle_options.tree_share = 0.5 * (i % 3);
-    oracle_options.next_token = [known](const std::vector<std::int32_t>& path) { return known->next_token(path); };
-    const auto oracle = std::make_shared<DraftOracle>(oracle_options);
+    const auto oracle = std::make_shared<OracleSource>(oracle_options);
     const auto engine = start(options_of({oracle}, static_cast<std::uint64_t>(i) + 77), model);
     const Outcome drafted = run(*engine, make(), with_logits);
     expect_equal(drafted, serial);
@@ -147,6 +132,10 @@ TEST(Drafts, EveryEventEqualsTheSerialRuns) {
     const DraftCounts counts = expect_drafted_equals_serial([temperature] {
       StreamRequest request = request_of(counting_prompt(90), 60);
       request.sampling = {temperature, 30, 0.95, 0.0, 99};
+      request.logit_rule.repetition_penalty = 1.2;
+      request.logit_rule.frequency_penalty = 0.4;
+      request.logit_rule.presence_penalty = 0.2;
+      request.logit_rule.bias = {{3, 1.5}, {8, -2.0}};
       request.logprobs_top = 4;
       return request;
     });
@@ -162,11 +151,10 @@ TEST(Drafts, FewerRoundsThanTokens) {
   std::vector<std::int32_t> context = counting_prompt(50);
   for (const TokenEvent& event : serial.tokens) context.push_back(event.token);
   known->add(context);
-  OracleOptions options;
+  OracleOptions options = oracle_of(known);
   options.wrong_share = 0.0;
   options.tree_share = 0.0;
-  options.next_token = [known](const std::vector<std::int32_t>& path) { return known->next_token(path); };
-  const auto oracle = std::make_shared<DraftOracle>(options);
+  const auto oracle = std::make_shared<OracleSource>(options);
   FakeModelOptions model;
   model.seconds_per_pass = 0.001;  // as if weights were read: drafts pay
   const auto engine = start(options_of({oracle}, 0), model);
@@ -246,9 +234,8 @@ TEST(Drafts, ForcedTokensAreFedTogether) {
   for (std::int32_t i = 0; i < 30; ++i) forced.push_back(i);
   FakeModelOptions model;
   model.seconds_per_pass = 0.001;
-  OracleOptions oracle_options;
-  oracle_options.wrong_share = 1.0;
-  const auto engine = start(options_of({std::make_shared<DraftOracle>(oracle_options)}, 0), model);
+  OracleOptions oracle_options = oracle_of(nullptr);
+  const auto engine = start(options_of({std::make_shared<OracleSource>(oracle_options)}, 0), model);
   const Outcome drafted = run(*engine, with_rule(go_on, forced)());
   ASSERT_EQ(drafted.tokens.size(), 40u);
   for (std::size_t i = 0; i < forced.size(); ++i) EXPECT_EQ(drafted.tokens[i].token, forced[i]);
@@ -274,15 +261,23 @@ TEST(Drafts, WhatARejectedBranchHoldsIsNeverLookedAt) {
   const auto serial_engine = start(options_of({}, 0), model);
   const Outcome serial = run(*serial_engine, make());
   ASSERT_EQ(serial.finish.reason, FinishReason::kLength);
-  OracleOptions options;
-  options.next_token = [](const std::vector<std::int32_t>&) { return 57; };  // always the row that turns to NaN
-  options.wrong_share = 0.3;
-  const auto oracle = std::make_shared<DraftOracle>(options);
+  // A source that proposes the row that turns to NaN, wherever the reply goes on otherwise.
+  const auto nan_drafts = std::make_shared<KnownReplies>();
+  std::vector<std::int32_t> context = counting_prompt(40);
+  for (const TokenEvent& event : serial.tokens) {
+    context.push_back(57);
+    nan_drafts->add(context);
+    context.back() = event.token;
+  }
+  nan_drafts->add(context);
+  OracleOptions options = oracle_of(nan_drafts);
+  const auto oracle = std::make_shared<OracleSource>(options);
   for (std::uint64_t seed = 1; seed < 8; ++seed) {
     const auto engine = start(options_of({oracle}, seed), model);
     expect_equal(run(*engine, make()), serial);
   }
-  EXPECT_GT(oracle->observed, 10);
+  EXPECT_GT(oracle->chains + oracle->trees, 10);
+  EXPECT_GT(oracle->landed_windows[0], 10);
 }
 
 TEST(Drafts, ManyStreamsMixedWithSerialOnes) {
@@ -303,13 +298,11 @@ TEST(Drafts, ManyStreamsMixedWithSerialOnes) {
     known->add(std::move(context));
   }
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
-    OracleOptions options;
-    options.seed = seed + 1;
-    options.next_token = [known](const std::vector<std::int32_t>& path) { return known->next_token(path); };
-    const auto first = std::make_shared<DraftOracle>(options);
-    options.kind = DraftKind::kRecall;
-    options.runs_model = true;
-    const auto second = std::make_shared<DraftOracle>(options);
+    OracleOptions options = oracle_of(known, seed + 1);
+    const auto first = std::make_shared<OracleSource>(options);
+    options.facts.kind = DraftKind::kRecall;
+    options.facts.runs_model = true;
+    const auto second = std::make_shared<OracleSource>(options);
     const auto engine = start(options_of({first, second}, seed, 9));
     std::vector<StreamProbe> probes(32);
     for (std::int32_t i = 0; i < 32; ++i) engine->open(request(i), probes[static_cast<std::size_t>(i)].sink());
@@ -396,12 +389,61 @@ TEST(Drafts, ABrokenSourceIsSilencedAndTheStreamGoesOn) {
   }
 }
 
+/// Allows one token a place: the text goes on with period `period`.
+class RepeatingRule : public PathRule {
+ public:
+  RepeatingRule(std::vector<std::int32_t> text, std::size_t period) : text_(std::move(text)), period_(period) {}
+  std::unique_ptr<PathRule> clone() const override { return std::make_unique<RepeatingRule>(*this); }
+  Verdict advance(std::int32_t token) override {
+    text_.push_back(token);
+    return Verdict::kContinue;
+  }
+  bool mask(std::vector<std::uint32_t>& bits) override {
+    const std::int32_t id = text_[text_.size() - period_];
+    bits[static_cast<std::size_t>(id / 32)] |= 1u << (id % 32);
+    return true;
+  }
+
+ private:
+  std::vector<std::int32_t> text_;
+  std::size_t period_;
+};
+
+TEST(Drafts, CopiesWidenForALoneStreamAndStayNarrowInCompany) {
+  FakeModelOptions model;
+  model.seconds_per_pass = 0.001;
+  model.pass_rows_max = 300;
+  model.infinities = false;
+  const auto request = [](std::int32_t first) {
+    StreamRequest made = request_of(counting_prompt(80, first), 300);  // its period is 53
+    made.rule = std::make_unique<RepeatingRule>(made.prompt.tokens, 53);
+    return made;
+  };
+  EngineOptions options = options_of({}, 0);
+  options.drafts = true;  // the engine's own sources
+  const auto engine = start(options, model);
+  EXPECT_EQ(engine->facts().draft_kinds.front(), "copy");
+  const auto serial_engine = start(options_of({}, 0), model);
+  const Outcome serial = run(*serial_engine, request(0));
+  const Outcome alone = run(*engine, request(0));
+  expect_equal(alone, serial);
+  EXPECT_GT(alone.finish.statistics.rows_max, 60);
+  EXPECT_LT(alone.finish.statistics.rounds, 30);
+  EXPECT_GT(alone.finish.statistics.by_source[static_cast<std::size_t>(DraftKind::kCopy)].accepted, 250);
+  std::vector<StreamProbe> probes(4);
+  for (std::int32_t i = 0; i < 4; ++i) engine->open(request(i), probes[static_cast<std::size_t>(i)].sink());
+  for (std::int32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(probes[static_cast<std::size_t>(i)].wait().statistics.reply_tokens, 300);
+  }
+  EXPECT_EQ(probes[0].reply().size(), serial.tokens.size());
+  for (std::size_t i = 0; i < serial.tokens.size(); ++i) ASSERT_EQ(probes[0].reply()[i], serial.tokens[i].token);
+}
+
 TEST(Drafts, AHopelessSourceIsGivenUp) {
-  OracleOptions options;
-  options.wrong_share = 1.0;
+  OracleOptions options = oracle_of(nullptr);
   options.tree_share = 0.0;
-  options.runs_model = true;
-  const auto oracle = std::make_shared<DraftOracle>(options);
+  options.facts.runs_model = true;
+  const auto oracle = std::make_shared<OracleSource>(options);
   FakeModelOptions model;
   model.context_max = 4096;
   model.seconds_per_pass = 0.0002;
@@ -409,9 +451,10 @@ TEST(Drafts, AHopelessSourceIsGivenUp) {
   EngineOptions engine_options = options_of({oracle}, 0, 1);
   engine_options.context = 700;
   const auto engine = start(engine_options, model);
+  run(*engine, request_of(counting_prompt(50), 100));  // costs are being learned
   const Outcome outcome = run(*engine, request_of(counting_prompt(50), 600));
   EXPECT_EQ(outcome.finish.reason, FinishReason::kLength);
-  EXPECT_LT(outcome.finish.statistics.drafted, 60);  // a few tries, then one in a while
+  EXPECT_LT(outcome.finish.statistics.drafted, 50);  // a few tries, then one in a while
   EXPECT_GT(outcome.finish.statistics.drafted, 1);
 }
 
@@ -423,9 +466,8 @@ TEST(Drafts, LoadCountsDrafts) {
     context.push_back(event.token);
   }
   known->add(context);
-  OracleOptions options;
-  options.next_token = [known](const std::vector<std::int32_t>& path) { return known->next_token(path); };
-  const auto engine = start(options_of({std::make_shared<DraftOracle>(options)}, 3));
+  const OracleOptions options = oracle_of(known);
+  const auto engine = start(options_of({std::make_shared<OracleSource>(options)}, 3));
   EXPECT_EQ(engine->facts().draft_kinds, std::vector<std::string>{"mtp"});
   const Outcome outcome = run(*engine, request_of(counting_prompt(40), 50));
   EngineLoad load = engine->load();

@@ -32,6 +32,7 @@ struct FakeModelOptions {
   std::int32_t pass_rows_max = 48;
   std::int32_t window = 40;     // of the sliding group
   std::int32_t nan_token = -1;  // a row that feeds it has NaN logits
+  bool infinities = true;       // some logits are -inf
   std::int32_t window_rows_max = limits::kWideWindowRowsMax;
   double seconds_per_pass = 0.0;
   double seconds_per_row = 0.0;
@@ -310,7 +311,7 @@ class FakeModel : public LanguageModel {
       const std::uint64_t hash = chain(prefix, id);
       float logit =
           coarse ? static_cast<float>(hash >> 60) / 4.0f - 2.0f : static_cast<float>(hash >> 44) / 131072.0f - 4.0f;
-      if ((hash & 63u) == 0) logit = -std::numeric_limits<float>::infinity();
+      if (options_.infinities && (hash & 63u) == 0) logit = -std::numeric_limits<float>::infinity();
       if (token == options_.nan_token && id == 5) logit = std::numeric_limits<float>::quiet_NaN();
       logits.push_back(logit);
     }

@@ -186,8 +186,10 @@ std::int32_t Drafter::depth_to_ask(Stream& stream, std::size_t source, const Rou
   std::int32_t most = std::min(room(stream, round.lanes), facts.depth_max);
   if (facts.runs_model) most = std::min(most, limits_.shared_window_rows - 1);
   if (most <= 0) return 0;
-  if (at_random_)
-    return random_() % 5 == 0 ? 0 : 1 + static_cast<std::int32_t>(random_() % static_cast<unsigned>(most));
+  if (at_random_) {
+    const std::uint64_t kind = random_() % 5;  // none, all, or any
+    return kind == 0 ? 0 : kind <= 2 ? most : 1 + static_cast<std::int32_t>(random_() % static_cast<unsigned>(most));
+  }
   if (!facts.runs_model) return most;
   DraftCost cost{costs_[source].absorb_seconds, costs_[source].propose_seconds};
   if (facts.one_pass) cost = {cost.fixed_seconds + cost.seconds_per_level, 0.0};

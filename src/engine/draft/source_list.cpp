@@ -4,15 +4,18 @@
 #include <algorithm>
 
 #include "engine/draft/block_source.h"
+#include "engine/draft/copy_source.h"
 #include "engine/draft/mtp_source.h"
 #include "engine/draft/recall_source.h"
 
 namespace tensorfold {
 
 std::vector<std::shared_ptr<DraftSource>> make_draft_sources(LanguageModel& model, const EngineOptions& options) {
-  std::vector<std::shared_ptr<DraftSource>> sources;
-  if (!options.drafts) return sources;
+  if (!options.drafts) return {};
+  if (!options.draft_sources.empty()) return options.draft_sources;
   const std::int32_t vocabulary_size = model.facts().vocabulary_size;
+  std::vector<std::shared_ptr<DraftSource>> sources;
+  sources.push_back(std::make_shared<CopySource>());
   if (options.recall != nullptr) {
     sources.push_back(std::make_shared<RecallSource>(options.recall, vocabulary_size, false));
   }
@@ -23,7 +26,6 @@ std::vector<std::shared_ptr<DraftSource>> make_draft_sources(LanguageModel& mode
     sources.push_back(std::make_shared<MtpSource>(*head, vocabulary_size, mtp));
   }
   if (BlockDrafter* drafter = model.block_drafter()) sources.push_back(std::make_shared<BlockSource>(*drafter));
-  sources.insert(sources.end(), options.draft_sources.begin(), options.draft_sources.end());
   return sources;
 }
 
