@@ -93,6 +93,7 @@ struct StreamStatistics {
   std::array<DraftTally, kDraftKindCount> by_source{};  // by DraftKind; sums are `drafted` and `accepted`
   std::int32_t rows_min = 0;                            // narrowest window; 0: none yet
   std::int32_t rows_max = 0;                            // widest window
+  std::int32_t preemptions = 0;                         // times its lane was given to a foreground stream
   std::vector<std::int32_t> prefill_widths;             // rows of each prompt slice, the first kPrefillWidthsMax
   std::uint64_t seed = 0;
   double queue_seconds = 0;
@@ -159,6 +160,7 @@ struct EngineLoad {  // a snapshot for health and metrics
   std::uint64_t reply_tokens_total = 0;
   std::uint64_t rounds_total = 0;
   DraftCountsBySource drafts_total{};
+  std::uint64_t preemptions_total = 0;
 };
 
 class Engine {

@@ -38,6 +38,8 @@ class EngineLoop {
   void receive(std::vector<std::shared_ptr<Stream>> arrivals);
   void end_cancelled();
   void admit();
+  void admit_waiting(bool background, std::vector<std::shared_ptr<Stream>>& preempted);
+  std::shared_ptr<Stream> preempt_one();
   void drop_finished();
   void end_all(FinishReason reason, const char* message);
 
@@ -82,6 +84,7 @@ class EngineLoop {
   std::vector<std::shared_ptr<Stream>> running_;  // a lane each
   std::uint64_t admissions_ = 0;
   std::uint64_t rounds_ = 0;
+  std::uint64_t preemptions_ = 0;
   std::uint64_t services_ = 0;  // grants made so far
 
   // Scratch of one round.

@@ -98,6 +98,7 @@ void EngineLoop::deliver(Stream& stream, const PlanLane& span, Clock::time_point
 void EngineLoop::report_logits(Stream& stream, std::int32_t plan_row) const {
   if (!stream.request().on_logits) return;
   const std::int32_t index = plan_.rows[static_cast<std::size_t>(plan_row)].sequence_index;
+  if (!stream.claim_row(index)) return;
   stream.request().on_logits(index, logits_of(plan_row), facts_.vocabulary_size);
 }
 
@@ -226,8 +227,8 @@ void EngineLoop::extend_reply(Stream& stream, const float* logits, Clock::time_p
     sampler_.logprobs(logits, event.token, stream.request().logprobs_top, event.chosen, event.top);
   }
   const bool is_stop_token = event.is_stop_token;
-  ++round_reply_tokens_;
-  stream.append(std::move(event), now);
+  if (stream.append(std::move(event), now)) ++round_reply_tokens_;
+  if (stream.is_finished()) return;
   if (is_stop_token) {
     stream.finish(FinishReason::kStopToken);
   } else if (verdict == PathRule::Verdict::kStop) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,8 +60,16 @@ class Stream {
   /// included. `source`: whose drafts they are, where a source filled the window.
   void begin_window(std::int32_t rows, bool is_tree, std::optional<DraftKind> source);
   void commit_row(std::int32_t window_row);
-  /// Appends a token of the reply and delivers it.
-  void append(TokenEvent event, Clock::time_point now);
+  /// Appends a token of the reply and delivers it, unless it is owed (preempt()) and was delivered before. False when
+  /// nothing was delivered.
+  bool append(TokenEvent event, Clock::time_point now);
+  /// Gives the caches back and starts over when it is admitted again (engine.md 5.6). What it has delivered is owed:
+  /// its tokens are computed again, compared, and not said twice.
+  void preempt();
+  /// Whether the row of this sequence index is reported for the first time; it counts as reported from then on.
+  bool claim_row(std::int32_t sequence_index);
+  /// Tokens that it has delivered and has yet to compute again.
+  const std::vector<std::int32_t>& owed() const { return owed_; }
   /// Delivers an event; a sink that throws ends this stream alone. False when the stream has finished.
   bool emit(StreamEvent&& event);
   /// Ends the stream, once: gives its caches back and delivers FinishEvent.
@@ -83,6 +92,9 @@ class Stream {
   std::vector<std::int32_t> replay_rows_;
   bool replay_tree_ = false;
   std::optional<DraftKind> window_source_;
+  std::unique_ptr<PathRule> first_rule_;  // as it was before the reply, of a stream that may be preempted
+  std::vector<std::int32_t> owed_;        // the longest reply that was delivered before a preemption
+  std::int32_t rows_reported_ = 0, prompt_reported_ = 0, scores_reported_ = 0;
   StreamCache cache_;
   LogitAdjust logit_adjust_;
   StreamStatistics statistics_;

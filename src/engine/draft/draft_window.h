@@ -14,7 +14,7 @@ namespace tensorfold {
 
 enum class WindowKind : std::uint8_t {
   kPlain,    // the pending token alone
-  kForced,   // tokens that a rule says must come
+  kForced,   // tokens that a rule says must come, or that a preempted stream had come to
   kDrafted,  // the proposal of one source
 };
 

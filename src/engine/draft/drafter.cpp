@@ -39,6 +39,16 @@ std::vector<double> landing_chances(const DepthRule& rule, const std::vector<Dra
   return chances;
 }
 
+/// The tokens after the pending one that a preempted stream had come to.
+std::vector<DraftNode> owed_nodes(const Stream& stream, std::int32_t depth_max) {
+  std::vector<DraftNode> nodes;
+  const auto next = stream.context().size() - static_cast<std::size_t>(stream.prompt_length());
+  for (std::size_t i = next; i < stream.owed().size() && static_cast<std::int32_t>(nodes.size()) < depth_max; ++i) {
+    nodes.push_back({stream.owed()[i], static_cast<std::int32_t>(nodes.size()) - 1, 1.0});
+  }
+  return nodes;
+}
+
 const std::vector<std::int32_t>& stop_tokens_of(const Stream& stream) {
   static const std::vector<std::int32_t> none;
   return stream.request().ignore_stop_tokens ? none : stream.request().stop_tokens;
@@ -153,15 +163,17 @@ std::int32_t Drafter::room(const Stream& stream, std::int32_t lanes) const {
   return std::max(std::min(rows - 1, stream.draft_room()), 0);
 }
 
-// What a rule forces is known without any source.
+// What a preempted stream has said before, and what a rule forces, is known without any source.
 void Drafter::begin_window(Stream& stream) {
   stream.drafts.window = {};
-  if (stream.rule() == nullptr || stream.prompt_rows_left() > 0) return;
-  std::vector<DraftNode> nodes;
-  try {
-    nodes = forced_nodes(*stream.rule(), stop_tokens_of(stream), room(stream, 2), limits_.vocabulary_size);
-  } catch (const std::exception&) {
-    return;  // the rule will say so at the token where a serial run meets it
+  if (stream.prompt_rows_left() > 0) return;
+  std::vector<DraftNode> nodes = owed_nodes(stream, room(stream, 2));
+  if (nodes.empty() && stream.rule() != nullptr) {
+    try {
+      nodes = forced_nodes(*stream.rule(), stop_tokens_of(stream), room(stream, 2), limits_.vocabulary_size);
+    } catch (const std::exception&) {
+      return;  // the rule will say so at the token where a serial run meets it
+    }
   }
   if (nodes.empty()) return;
   stream.drafts.window.kind = WindowKind::kForced;

@@ -94,7 +94,7 @@ class Schedule {
   void run_serially();
   void run_serially(SerialRun& serial, HostSampler& sampler, Record& record);
   void run_engine();
-  void open(Engine& engine, Record& record);
+  void open(Engine& engine, Record& record, double background_share);
   void compare(std::size_t index);
   template <typename... Args>
   void failure(std::size_t stream, fmt::format_string<Args...> format, Args&&... args);
@@ -112,6 +112,7 @@ class Schedule {
   std::mutex mutex_;
   std::condition_variable finished_;
   std::size_t finished_count_ = 0;
+  int event_count_ = 0;
 };
 
 template <typename... Args>
@@ -190,7 +191,7 @@ void Schedule::run_serially(SerialRun& serial, HostSampler& sampler, Record& rec
   known_->add(std::move(tokens));
 }
 
-void Schedule::open(Engine& engine, Record& record) {
+void Schedule::open(Engine& engine, Record& record, double background_share) {
   StreamRequest request;
   request.id = fmt::format("fold-{}", number_);
   request.prompt.tokens = record.prompt;
@@ -198,7 +199,7 @@ void Schedule::open(Engine& engine, Record& record) {
   request.sampling = record.sampling;
   request.logit_rule = record.logit_rule;
   request.drafts = record.drafts;
-  request.background = draw(0, 4) == 0;
+  request.background = draw(0, 999) < static_cast<std::int32_t>(background_share * 1000);
   request.on_logits = [&record](std::int32_t sequence_index, const float* logits, std::int32_t count) {
     record.rows.push_back({sequence_index, row_bits(logits, count)});
   };
@@ -212,6 +213,11 @@ void Schedule::open(Engine& engine, Record& record) {
       ++finished_count_;
       finished_.notify_all();
       return;
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      ++event_count_;
+      finished_.notify_all();
     }
     if (record.events++ != record.cancel_after_events) return;
     const std::lock_guard lock(record.mutex);
@@ -243,7 +249,16 @@ void Schedule::run_engine() {
   options.draft_sources.push_back(oracle);
   if (draw(0, 1) == 0) options.draft_sources.push_back(std::make_shared<CopySource>());
   std::unique_ptr<Engine> engine = Engine::start(std::move(model_), options);
-  for (const std::unique_ptr<Record>& record : records_) open(*engine, *record);
+  // Some come while others run, and take the lanes of those in the background.
+  const std::size_t early = draw(0, 1) == 0 ? records_.size() : records_.size() / 2;
+  const int events_before_rest = draw(1, 60);
+  for (std::size_t i = 0; i < records_.size(); ++i) {
+    if (i == early) {
+      std::unique_lock lock(mutex_);
+      finished_.wait(lock, [&] { return event_count_ >= events_before_rest || finished_count_ == early; });
+    }
+    open(*engine, *records_[i], i < early ? 0.5 : 0.1);
+  }
   {
     std::unique_lock lock(mutex_);
     finished_.wait(lock, [this] { return finished_count_ == records_.size(); });
@@ -264,6 +279,7 @@ void Schedule::compare(std::size_t index) {
   ++report_.streams;
   const bool cancelled = record.reason == FinishReason::kCancelled;
   report_.streams_cancelled += cancelled ? 1 : 0;
+  report_.preemptions += static_cast<std::uint64_t>(record.statistics.preemptions);
   report_.drafted += static_cast<std::uint64_t>(record.statistics.drafted);
   report_.accepted += static_cast<std::uint64_t>(record.statistics.accepted);
   report_.copies += record.statistics.by_source[static_cast<std::size_t>(DraftKind::kCopy)].drafted > 0 ? 1 : 0;
@@ -276,12 +292,6 @@ void Schedule::compare(std::size_t index) {
   if (!cancelled && record.reply.size() != record.expected_reply.size()) {
     return failure(index, "gave {} of {} reply tokens", record.reply.size(), record.reply_tokens_max);
   }
-  for (std::size_t i = 0; i < record.reply.size(); ++i) {
-    ++report_.tokens_compared;
-    if (i >= record.expected_reply.size() || record.reply[i] != record.expected_reply[i]) {
-      return failure(index, "reply token {} is {}, not the plain run's", i, record.reply[i]);
-    }
-  }
   // Each fed row was reported once, in order.
   if (!cancelled && record.rows.size() != record.expected_rows.size()) {
     return failure(index, "reported {} rows, expected {}", record.rows.size(), record.expected_rows.size());
@@ -293,6 +303,12 @@ void Schedule::compare(std::size_t index) {
     ++report_.rows_compared;
     if (record.rows[i].bits != record.expected_rows[i]) {
       return failure(index, "logits of row {} differ from the one-row-at-a-time run's ({} prompt tokens)", i, prompt);
+    }
+  }
+  for (std::size_t i = 0; i < record.reply.size(); ++i) {
+    ++report_.tokens_compared;
+    if (i >= record.expected_reply.size() || record.reply[i] != record.expected_reply[i]) {
+      return failure(index, "reply token {} is {}, not the plain run's", i, record.reply[i]);
     }
   }
 }

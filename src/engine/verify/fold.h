@@ -1,9 +1,9 @@
 // The fold test (one-arithmetic.md, "How it is tested"): runs streams through the engine under schedules drawn at
 // random (prompt cuts, 1 to 17 lanes, neighbours that come, go and are cancelled, drafts right and wrong at every depth
-// as chains and trees, copies, penalties) and compares every token and the logits of every committed row, bit for bit,
-// with a plain run that draws the same replies one row per pass, without an engine.
-// It knows models through LanguageModel only, so every family, format and backend is held to it, and `tensorfold
-// verify` can run it too.
+// as chains and trees, copies, penalties, preemption) and compares every token and the logits of every committed row,
+// bit for bit, with a plain run that draws the same replies one row per pass, without an engine. It knows models
+// through LanguageModel only, so every family, format and backend is held to it, and `tensorfold verify` can run it
+// too.
 #pragma once
 
 #include <array>
@@ -44,7 +44,8 @@ struct Report {
   std::uint64_t chains = 0, trees = 0, copies = 0;                            // windows of drafts that were fed
   std::uint64_t drafted = 0, accepted = 0;                                    // their rows
   std::array<std::uint64_t, limits::kWideWindowRowsMax> windows_by_landed{};  // of chains and trees: drafts that landed
-  std::uint64_t wide_windows = 0;                                             // of more than kWindowRowsMax rows
+  std::uint64_t preemptions = 0;
+  std::uint64_t wide_windows = 0;  // of more than kWindowRowsMax rows
   std::uint64_t failures = 0;
   std::string first_failure;  // what differed first, with seed and schedule
 
