@@ -28,7 +28,7 @@ DraftFlags draft_flags(const Arguments& arguments) {
   DraftFlags flags;
   flags.drafts = !arguments.has("--no-drafts");
   flags.drafter = arguments.text("--drafter").value_or("");
-  flags.drafter_bits = static_cast<int>(arguments.integer("--drafter-bits").value_or(flags.drafter_bits));
+  flags.drafter_bits = static_cast<std::int32_t>(arguments.integer("--drafter-bits").value_or(flags.drafter_bits));
   if (const auto levels = arguments.integer("--mtp-drafts")) flags.mtp_drafts = static_cast<std::int32_t>(*levels);
   flags.mtp_confidence = arguments.number("--mtp-confidence");
   const bool recall = arguments.has("--recall") || arguments.has("--recall-dir") || arguments.has("--recall-gib") ||

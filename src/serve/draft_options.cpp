@@ -12,8 +12,6 @@
 namespace tensorfold {
 namespace {
 
-constexpr const char* kDrafterFolder = "dflash2";
-
 std::filesystem::path default_recall_folder() {
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home == '\0') {
@@ -55,13 +53,11 @@ std::shared_ptr<RecallStore> open_recall(const DraftFlags& flags, const Tokenize
   return store;
 }
 
-std::filesystem::path drafter_folder(const DraftFlags& flags, const Checkpoint& checkpoint) {
-  if (!flags.drafts) return {};
-  if (!flags.drafter.empty()) return resolve_model(flags.drafter);
-  const bool is_file = checkpoint.container() == Container::kGguf;
-  const std::filesystem::path beside = (is_file ? checkpoint.path().parent_path() : checkpoint.path()) / kDrafterFolder;
-  std::error_code ignored;
-  return std::filesystem::is_regular_file(beside / "config.json", ignored) ? beside : std::filesystem::path{};
+void set_drafters(const DraftFlags& flags, LoadOptions& load) {
+  load.mtp = flags.drafts && flags.mtp_drafts != 0;
+  load.find_drafter = flags.drafts;
+  load.drafter_bits = flags.drafter_bits;
+  if (flags.drafts && !flags.drafter.empty()) load.drafter_path = resolve_model(flags.drafter).string();
 }
 
 }  // namespace tensorfold

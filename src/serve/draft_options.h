@@ -3,13 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "checkpoint/checkpoint.h"
 #include "engine/draft/recall_store.h"
+#include "model/load.h"
 #include "text/tokenizer.h"
 
 namespace tensorfold {
@@ -21,9 +20,9 @@ struct RecallFlags {
 };
 
 struct DraftFlags {
-  bool drafts = true;    // --no-drafts
-  std::string drafter;   // --drafter: folder or cached repository; "" = dflash2/ beside the checkpoint, if it is there
-  int drafter_bits = 4;  // 0 or 4
+  bool drafts = true;   // --no-drafts
+  std::string drafter;  // --drafter: folder or cached repository; "" = dflash2/ beside the checkpoint, if it is there
+  std::int32_t drafter_bits = 4;  // 0 or 4
   std::optional<std::int32_t> mtp_drafts;
   std::optional<double> mtp_confidence;
   std::optional<RecallFlags> recall;
@@ -37,7 +36,7 @@ RecallIdentity tokenizer_identity(const Tokenizer& tokenizer);
 std::shared_ptr<RecallStore> open_recall(const DraftFlags& flags, const Tokenizer& tokenizer,
                                          std::int32_t vocabulary_size);
 
-/// The block drafter's folder; empty when there is none or drafts are off. Throws Error when --drafter names nothing.
-std::filesystem::path drafter_folder(const DraftFlags& flags, const Checkpoint& checkpoint);
+/// Which of the model's drafters are loaded. Throws Error when --drafter names nothing.
+void set_drafters(const DraftFlags& flags, LoadOptions& load);
 
 }  // namespace tensorfold

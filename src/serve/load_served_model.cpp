@@ -221,6 +221,7 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
       std::min<std::int64_t>(vocabulary_bound(checkpoint->config(), *model->tokenizer), limits::kVocabularySizeMax));
   const std::shared_ptr<RecallStore> recall = open_recall(options.drafts, *model->tokenizer, vocabulary_size);
   LoadOptions load;
+  set_drafters(options.drafts, load);
   load.context_max = options.context;
   load.progress = report;
   std::unique_ptr<LanguageModel> language_model = load_language_model(checkpoint, make_backend(options), load);
