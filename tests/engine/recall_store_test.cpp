@@ -463,14 +463,16 @@ Tokens numbered_text(std::uint64_t number) {
 }
 
 TEST_F(RecallStoreTest, SurvivesKillsAtAnyMoment) {
+  RecallOptions roomy = options();
+  roomy.bytes_max = 64u << 20;  // nothing leaves
   std::mt19937_64 random(1);
   std::uint64_t next = 0;
   std::size_t found_before = 0;
   for (int round = 0; round < 40; ++round) {
     int pipe[2];
     ASSERT_EQ(::pipe(pipe), 0);
-    const pid_t child = in_child([this, next, &pipe] {
-      RecallStore store(options());
+    const pid_t child = in_child([&roomy, next, &pipe] {
+      RecallStore store(roomy);
       for (std::uint64_t number = next;; ++number) {
         store.record(kOne, numbered_text(number));
         store.flush();
@@ -490,7 +492,7 @@ TEST_F(RecallStoreTest, SurvivesKillsAtAnyMoment) {
     ASSERT_EQ(::waitpid(child, nullptr, 0), child);
 
     // Every record that stands is one of ours, whole; the last file has no torn end after opening.
-    const RecallStore store(options());
+    const RecallStore store(roomy);
     ASSERT_FALSE(store.is_read_only());
     std::size_t records = 0;
     if (fs::exists(folder())) {
