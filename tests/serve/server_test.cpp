@@ -335,7 +335,7 @@ TEST_F(ServerTest, KeysGateAndLabel) {
                              "Authorization: bEARER secret\r\n"))
                 .status,
             200);
-  EXPECT_EQ(engine_->last_owner(), "cli-1");
+  EXPECT_EQ(engine_->last_owner(), sha256_hex("tensorfold owner " + sha256_hex("secret"), 32)) << "a scope, no label";
 }
 
 TEST_F(ServerTest, ListsModelsAndHealthAndTokens) {
