@@ -217,7 +217,11 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
   model->stop_tokens = end_tokens(*checkpoint, *model->tokenizer, source);
   model->thinking_default = options.thinking && model->prompts && model->prompts->facts().has_thinking_switch;
   model->effort_default = options.effort;
+  const auto vocabulary_size = static_cast<std::int32_t>(
+      std::min<std::int64_t>(vocabulary_bound(checkpoint->config(), *model->tokenizer), limits::kVocabularySizeMax));
+  const std::shared_ptr<RecallStore> recall = open_recall(options.drafts, *model->tokenizer, vocabulary_size);
   LoadOptions load;
+  set_drafters(options.drafts, load);
   load.context_max = options.context;
   load.progress = report;
   std::unique_ptr<LanguageModel> language_model = load_language_model(checkpoint, make_backend(options), load);
@@ -231,6 +235,10 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
   engine.prompt_cache_over_cap = options.prompt_cache_over_cap;
   engine.prompt_cache_shared = options.prompt_cache_shared;
   engine.learn = options.learn;
+  engine.drafts = options.drafts.drafts;
+  engine.recall = recall;
+  engine.mtp_drafts = options.drafts.mtp_drafts.value_or(-1);
+  engine.mtp_confidence = options.drafts.mtp_confidence.value_or(-1.0);
   report(1.0, "starting the engine");
   model->engine = Engine::start(std::move(language_model), engine);
   return model;

@@ -10,6 +10,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "ops/backend.h"
+#include "serve/draft_options.h"
 #include "serve/sampling_defaults.h"
 #include "serve/served_model.h"
 
@@ -30,6 +31,7 @@ struct ServedModelOptions {
   LearnOptions learn;
   std::string chat_template_file;  // "" = the checkpoint's
   SamplingFlags sampling;
+  DraftFlags drafts;
   bool thinking = true;
   std::optional<std::string> effort;
 };
