@@ -25,6 +25,7 @@ struct ServedModelOptions {
   std::int32_t lanes = 0;
   std::string chat_template_file;  // "" = the checkpoint's
   SamplingFlags sampling;
+  std::optional<SamplingFlags> instruct_sampling;
   bool thinking = true;
   std::optional<std::string> effort;
 };
