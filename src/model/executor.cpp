@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/bf16.h"
 #include "base/error.h"
 #include "base/limits.h"
 #include "model/rope.h"
@@ -11,9 +10,14 @@
 namespace tensorfold {
 namespace {
 
-LayerWidths widths(const ModelDescription& description) {
+LayerWidths widths(const ModelDescription& description, const LoadedDrafter* drafter) {
   LayerWidths result;
   for (const auto& layer : description.layers) result.include(layer);
+  if (description.mtp) {
+    result.include(description.mtp->layer);
+    result.mixed = std::max(result.mixed, description.mtp->join.columns);
+  }
+  if (drafter) DflashDrafter::include_widths(drafter->description, result);
   return result;
 }
 
@@ -23,28 +27,26 @@ LayerWidths widths(const ModelDescription& description) {
 struct Executor::Pass {
   LayerRows layers;
   std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> parents;  // [rows] row of the own lane, -1 for its first
   std::vector<std::int32_t> logits_rows;
-  std::vector<std::int32_t> hidden_rows;
+  std::vector<std::int32_t> hidden_rows;    // kept in backend memory
+  std::vector<std::int32_t> returned_rows;  // of these, copied to the host
+  std::vector<std::int32_t> tapped_rows;
 };
 
 Executor::~Executor() = default;
 
-Executor::Executor(ModelDescription description, ModelWeights weights, std::unique_ptr<ops::Backend> backend)
-    : description_(std::move(description)), weights_(std::move(weights)), backend_(std::move(backend)) {
-  for (const auto& layer : description_.layers) {
-    LayerCache cache;
-    if (const auto* attention = std::get_if<AttentionMixer>(&layer.mixer)) {
-      cache.group = attention->cache_group;
-      cache.unit_bytes = backend_->kv_page_bytes(kv_geometry(*attention));
-      description_.cache_groups[static_cast<std::size_t>(cache.group)].page_bytes += cache.unit_bytes;
-    } else {
-      const auto& delta = std::get<GatedDeltaMixer>(layer.mixer);
-      cache.group = delta.cache_group;
-      cache.unit_bytes = backend_->gated_delta_slot_bytes(delta.geometry);
-      description_.cache_groups[static_cast<std::size_t>(cache.group)].slot_bytes += cache.unit_bytes;
-    }
-    layer_caches_.push_back(std::move(cache));
-  }
+Executor::Executor(ModelDescription description, ModelWeights weights, std::unique_ptr<ops::Backend> backend,
+                   std::unique_ptr<LoadedDrafter> drafter)
+    : description_(std::move(description)),
+      weights_(std::move(weights)),
+      backend_(std::move(backend)),
+      layer_caches_(*backend_) {
+  for (const auto& layer : description_.layers) layer_caches_.add(layer, description_.cache_groups);
+  const std::size_t mtp_cache = layer_caches_.size();
+  if (description_.mtp) add_mtp_cache();
+  const std::size_t drafter_caches = layer_caches_.size();
+  if (drafter) add_drafter_caches(drafter->description);
   facts_.family = description_.family;
   facts_.family_title = description_.title;
   facts_.backend = backend_->info().name;
@@ -54,27 +56,67 @@ Executor::Executor(ModelDescription description, ModelWeights weights, std::uniq
   facts_.hidden_size = static_cast<std::int32_t>(description_.hidden_size);
   facts_.context_max = description_.context_max;
   facts_.pass_rows_max = limits::kPassRowsMax;
-  facts_.packed_weight_bytes = weights_.packed_bytes;
+  facts_.window_rows_max = limits::kWideWindowRowsMax;
+  facts_.packed_weight_bytes = weights_.packed_bytes + (drafter ? drafter->weights.packed_bytes : 0);
   facts_.groups = description_.cache_groups;
   runner_ = std::make_unique<LayerRunner>(*backend_, description_.hidden_size, facts_.pass_rows_max,
-                                          widths(description_));
+                                          widths(description_, drafter.get()));
+  logits_ = std::make_unique<LogitsHead>(*backend_, weights_.head ? *weights_.head : *weights_.embedding,
+                                         description_.logit_soft_cap);
+  if (description_.mtp) {
+    mtp_head_ = std::make_unique<MtpHeadRunner>(description_, weights_, *backend_, *runner_, hidden_,
+                                                layer_caches_[mtp_cache], facts_.pass_rows_max);
+  }
+  if (drafter) {
+    drafter_ = std::make_unique<DflashDrafter>(std::move(*drafter), description_, weights_, *backend_, *runner_, taps_,
+                                               &layer_caches_[drafter_caches], facts_.pass_rows_max);
+  }
+}
+
+void Executor::add_mtp_cache() {
+  CacheGroup group;
+  group.layer_count = 1;
+  group.draft = true;
+  auto& layer = description_.mtp->layer;
+  std::get<AttentionMixer>(layer.mixer).cache_group = static_cast<std::int32_t>(description_.cache_groups.size());
+  description_.cache_groups.push_back(group);
+  layer_caches_.add(layer, description_.cache_groups);
+}
+
+// One group for each window that the drafter's layers have.
+void Executor::add_drafter_caches(DrafterDescription& drafter) {
+  auto& groups = description_.cache_groups;
+  const std::size_t first = groups.size();
+  for (auto& layer : drafter.layers) {
+    std::size_t index = first;
+    while (index < groups.size() && groups[index].window != layer.window) ++index;
+    if (index == groups.size()) {
+      CacheGroup group;
+      group.kind = layer.window > 0 ? CacheKind::kSliding : CacheKind::kFull;
+      group.window = layer.window;
+      group.draft = true;
+      groups.push_back(group);
+    }
+    ++groups[index].layer_count;
+    layer.cache_group = static_cast<std::int32_t>(index);
+    layer_caches_.add_draft_keys({drafter.kv_heads, drafter.head_dim}, layer.cache_group, groups);
+  }
 }
 
 void Executor::allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
                                std::int32_t window_rows) {
   TF_ASSERT(window_rows >= 1 && window_rows <= facts_.window_rows_max);
   TF_ASSERT(page_counts.size() == facts_.groups.size());
-  page_counts_ = page_counts;
-  slot_count_ = slot_count;
+  bounds_.page_counts = page_counts;
+  bounds_.slot_count = slot_count;
+  bounds_.window_rows = window_rows;
+  windows_.reset(slot_count);
+  layer_caches_.allocate(page_counts, slot_count, window_rows);
   std::int64_t positions = 0;
-  for (auto& cache : layer_caches_) {
-    const auto& group = facts_.groups[static_cast<std::size_t>(cache.group)];
-    const bool recurrent = group.kind == CacheKind::kRecurrent;
-    cache.units = recurrent ? slot_count : page_counts[static_cast<std::size_t>(cache.group)];
-    if (!recurrent && !group.draft) {
-      positions = std::max<std::int64_t>(positions, static_cast<std::int64_t>(cache.units) * limits::kKvPageTokens);
-    }
-    cache.buffer = backend_->allocate(cache.unit_bytes * static_cast<std::size_t>(cache.units), "the KV cache");
+  for (std::size_t group = 0; group < facts_.groups.size(); ++group) {
+    if (facts_.groups[group].kind == CacheKind::kRecurrent || facts_.groups[group].draft) continue;
+    positions =
+        std::max<std::int64_t>(positions, static_cast<std::int64_t>(page_counts[group]) * limits::kKvPageTokens);
   }
   // A stream is never longer than the model's context; sliding groups alone may hold fewer pages than positions.
   const bool all_sliding = std::none_of(facts_.groups.begin(), facts_.groups.end(), [](const auto& group) {
@@ -82,10 +124,11 @@ void Executor::allocate_caches(const std::vector<std::int32_t>& page_counts, std
   });
   build_rope_tables(static_cast<std::int32_t>(
       all_sliding ? description_.context_max : std::min<std::int64_t>(positions, description_.context_max)));
+  if (drafter_) drafter_->set_positions(bounds_.rope_positions);
 }
 
 void Executor::build_rope_tables(std::int32_t positions) {
-  rope_positions_ = positions;
+  bounds_.rope_positions = positions;
   rope_tables_.clear();
   std::vector<ops::RopeTable> tables;
   for (const auto& rope : description_.ropes) {
@@ -98,89 +141,31 @@ void Executor::build_rope_tables(std::int32_t positions) {
   runner_->set_ropes(std::move(tables));
 }
 
-void Executor::for_each_unit(std::int32_t group, std::int32_t unit,
-                             const std::function<void(std::byte*, std::size_t)>& visit) {
-  for (auto& cache : layer_caches_) {
-    if (cache.group != group) continue;
-    TF_ASSERT(unit >= 0 && unit < cache.units);
-    visit(static_cast<std::byte*>(cache.buffer->data()) + cache.unit_bytes * static_cast<std::size_t>(unit),
-          cache.unit_bytes);
-  }
-}
-
-void Executor::zero_page(std::int32_t group, std::int32_t page) {
-  for_each_unit(group, page, [&](std::byte* data, std::size_t bytes) { backend_->zero(data, bytes); });
-}
-
-void Executor::copy_page(std::int32_t group, std::int32_t from, std::int32_t to) {
-  const std::int64_t distance = static_cast<std::int64_t>(to) - from;
-  for_each_unit(group, from, [&](std::byte* data, std::size_t bytes) {
-    backend_->copy_to_backend(data + distance * static_cast<std::int64_t>(bytes), data, bytes);
-  });
+void Executor::poison_workspace() {
+  runner_->poison();
 }
 
 void Executor::zero_slot(std::int32_t slot) {
-  for (std::size_t group = 0; group < facts_.groups.size(); ++group) {
-    if (facts_.groups[group].kind != CacheKind::kRecurrent) continue;
-    zero_page(static_cast<std::int32_t>(group), slot);
-  }
+  layer_caches_.zero_slot(slot);
+  windows_.forget(slot);
 }
 
 void Executor::copy_slot(std::int32_t from, std::int32_t to) {
-  for (std::size_t group = 0; group < facts_.groups.size(); ++group) {
-    if (facts_.groups[group].kind != CacheKind::kRecurrent) continue;
-    copy_page(static_cast<std::int32_t>(group), from, to);
-  }
-}
-
-void Executor::poison_page(std::int32_t group, std::int32_t page) {
-  for_each_unit(group, page, [&](std::byte* data, std::size_t bytes) {
-    const std::vector<std::uint8_t> garbage(bytes, 0xff);  // NaN in fp32 and in bf16
-    backend_->copy_to_backend(data, garbage.data(), bytes);
-  });
-}
-
-void Executor::poison_workspace() { runner_->poison(); }
-
-void Executor::read_page(std::int32_t group, std::int32_t page, std::byte* out) {
-  for_each_unit(group, page, [&](std::byte* data, std::size_t bytes) {
-    backend_->copy_to_host(out, data, bytes);
-    out += bytes;
-  });
-}
-
-void Executor::write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) {
-  for_each_unit(group, page, [&](std::byte* data, std::size_t size) {
-    backend_->copy_to_backend(data, bytes, size);
-    bytes += size;
-  });
-}
-
-std::size_t Executor::slot_state_bytes() const {
-  std::size_t bytes = 0;
-  for (const CacheGroup& group : facts_.groups) bytes += group.slot_bytes;
-  return bytes;
-}
-
-void Executor::read_slot(std::int32_t slot, std::byte* out) {
-  for (std::size_t group = 0; group < facts_.groups.size(); ++group) {
-    if (facts_.groups[group].kind != CacheKind::kRecurrent) continue;
-    read_page(static_cast<std::int32_t>(group), slot, out);
-    out += facts_.groups[group].slot_bytes;
-  }
+  layer_caches_.copy_slot(from, to);
+  windows_.copy(from, to);
 }
 
 void Executor::write_slot(std::int32_t slot, const std::byte* bytes) {
-  for (std::size_t group = 0; group < facts_.groups.size(); ++group) {
-    if (facts_.groups[group].kind != CacheKind::kRecurrent) continue;
-    write_page(static_cast<std::int32_t>(group), slot, bytes);
-    bytes += facts_.groups[group].slot_bytes;
-  }
+  layer_caches_.write_slot(slot, bytes);
+  windows_.forget(slot);
 }
 
 void Executor::settle(const PlanLane& lane) {
   if (lane.replay_rows.empty()) return;
-  TF_ASSERT(!lane.replay_tree);
+  windows_.check_replay(lane);
+  std::vector<std::vector<ops::LaneSpan>> spans;
+  for (const auto& pages : lane.pages) spans.push_back({span_of(lane, pages)});
+  replay_trees(spans);
   for (std::size_t index = 0; index < description_.layers.size(); ++index) {
     const auto* mixer = std::get_if<GatedDeltaMixer>(&description_.layers[index].mixer);
     if (!mixer) continue;
@@ -197,37 +182,36 @@ void Executor::settle(const PlanLane& lane) {
     params.replay_count = static_cast<std::int32_t>(lane.replay_rows.size());
     backend_->gated_delta_settle(params);
   }
+  windows_.forget(lane.slot);
 }
 
-void Executor::check_plan(const RoundPlan& plan) const {
-  TF_ASSERT(static_cast<std::int64_t>(plan.rows.size()) <= facts_.pass_rows_max);
-  std::int32_t next_row = 0;
-  for (std::size_t lane_index = 0; lane_index < plan.lanes.size(); ++lane_index) {
-    const auto& lane = plan.lanes[lane_index];
-    TF_ASSERT(lane.first_row == next_row && lane.row_count > 0);
-    TF_ASSERT(lane.commits || lane.row_count <= limits::kWindowRowsMax);
-    TF_ASSERT(lane.slot >= 0 && lane.slot < slot_count_);
-    TF_ASSERT(lane.pages.size() == facts_.groups.size());
-    next_row += lane.row_count;
-    const std::int32_t end = lane.position + lane.row_count;
-    TF_ASSERT(lane.position >= 0 && end <= rope_positions_);
-    for (std::size_t group = 0; group < facts_.groups.size(); ++group) {
-      if (facts_.groups[group].kind == CacheKind::kRecurrent) continue;
-      const auto& pages = lane.pages[group];
-      TF_ASSERT(static_cast<std::int64_t>(pages.size()) * limits::kKvPageTokens >= end);
-      for (const std::int32_t page : pages) TF_ASSERT(page >= -1 && page < page_counts_[group]);
-    }
-    for (std::int32_t row = lane.first_row; row < next_row; ++row) {
-      const auto& each = plan.rows[static_cast<std::size_t>(row)];
-      TF_ASSERT(each.lane == static_cast<std::int32_t>(lane_index));
-      TF_ASSERT(each.sequence_index == lane.position + row - lane.first_row);
-      TF_ASSERT(each.embedding_row < 0 && each.adapter < 0);  // what facts() doesn't offer isn't planned
-      TF_ASSERT(each.token >= 0 && each.token < facts_.vocabulary_size);
-      TF_ASSERT(each.rope_position[0] >= 0 && each.rope_position[0] < rope_positions_);
-      TF_ASSERT(each.rope_position[1] == each.rope_position[0] && each.rope_position[2] == each.rope_position[0]);
-    }
+void Executor::replay_trees(const std::vector<std::vector<ops::LaneSpan>>& spans) {
+  const auto has_tree = [](const auto& lanes) {
+    return std::any_of(lanes.begin(), lanes.end(), [](const ops::LaneSpan& span) { return span.replay_tree; });
+  };
+  if (!std::any_of(spans.begin(), spans.end(), has_tree)) return;
+  for (std::size_t index = 0; index < description_.layers.size(); ++index) {
+    const auto* mixer = std::get_if<AttentionMixer>(&description_.layers[index].mixer);
+    if (!mixer) continue;
+    const auto& lanes = spans[static_cast<std::size_t>(mixer->cache_group)];
+    backend_->attention_replay(
+        {kv_geometry(*mixer), layer_caches_[index].kv_pool(), lanes.data(), static_cast<std::int32_t>(lanes.size())});
   }
-  TF_ASSERT(next_row == static_cast<std::int32_t>(plan.rows.size()));
+}
+
+/// The lane's rows as a chain.
+ops::LaneSpan Executor::span_of(const PlanLane& lane, const PageTable& pages) {
+  ops::LaneSpan span;
+  span.slot = lane.slot;
+  span.first_row = lane.first_row;
+  span.row_count = lane.row_count;
+  span.position = lane.position;
+  span.pages = pages.data();
+  span.commits = lane.commits;
+  span.replay_rows = lane.replay_rows.data();
+  span.replay_count = static_cast<std::int32_t>(lane.replay_rows.size());
+  span.replay_tree = lane.replay_tree;
+  return span;
 }
 
 Executor::Pass Executor::prepare(const RoundPlan& plan) {
@@ -238,21 +222,26 @@ Executor::Pass Executor::prepare(const RoundPlan& plan) {
     pass.tokens.push_back(each.token);
     pass.layers.rope_positions.push_back(each.rope_position[0]);
     if (each.flags & kRowWantsLogits) pass.logits_rows.push_back(static_cast<std::int32_t>(row));
-    if (each.flags & kRowWantsHidden) pass.hidden_rows.push_back(static_cast<std::int32_t>(row));
+    const auto index = static_cast<std::int32_t>(row);
+    if (each.flags & (kRowWantsHidden | kRowReturnsHidden)) pass.hidden_rows.push_back(index);
+    if (each.flags & kRowReturnsHidden) pass.returned_rows.push_back(index);
+    if ((each.flags & kRowIsTapped) && drafter_) pass.tapped_rows.push_back(index);
+  }
+  pass.parents.reserve(plan.rows.size());  // spans point into it
+  std::vector<const std::int32_t*> parents_of_lane;
+  for (const auto& lane : plan.lanes) {
+    parents_of_lane.push_back(is_tree(plan, lane) ? pass.parents.data() + pass.parents.size() : nullptr);
+    for (std::int32_t row = 0; row < lane.row_count; ++row) {
+      const std::int32_t parent = plan.rows[static_cast<std::size_t>(lane.first_row + row)].parent_row;
+      pass.parents.push_back(parent < 0 ? -1 : parent - lane.first_row);
+    }
   }
   pass.layers.spans.resize(facts_.groups.size());
   for (std::size_t group = 0; group < facts_.groups.size(); ++group) {
-    for (const auto& lane : plan.lanes) {
-      ops::LaneSpan span;
-      span.slot = lane.slot;
-      span.first_row = lane.first_row;
-      span.row_count = lane.row_count;
-      span.position = lane.position;
-      span.pages = lane.pages[group].data();
-      span.commits = lane.commits;
-      span.replay_rows = lane.replay_rows.data();
-      span.replay_count = static_cast<std::int32_t>(lane.replay_rows.size());
-      pass.layers.spans[group].push_back(span);
+    for (std::size_t index = 0; index < plan.lanes.size(); ++index) {
+      const auto& lane = plan.lanes[index];
+      pass.layers.spans[group].push_back(span_of(lane, lane.pages[group]));
+      pass.layers.spans[group].back().parents = parents_of_lane[index];
     }
   }
   return pass;
@@ -263,52 +252,77 @@ void Executor::run_head(const Pass& pass, ForwardResult& result) {
   result.logits = nullptr;
   const auto rows = static_cast<std::int64_t>(pass.logits_rows.size());
   if (rows == 0) return;
-  const std::size_t bytes = static_cast<std::size_t>(rows) * static_cast<std::size_t>(facts_.vocabulary_size) * 4;
-  if (!logits_ || logits_->bytes() < bytes) logits_ = backend_->allocate(bytes, "logits");
   backend_->rms_norm({runner_->residual(), description_.hidden_size, weights_.final_norm,
                       description_.final_norm.epsilon, rows, description_.hidden_size, runner_->normed(),
                       pass.logits_rows.data()});
-  const auto& head = weights_.head ? *weights_.head : *weights_.embedding;
-  runner_->run_linear(head, runner_->normed(), rows, floats(logits_), false);
-  if (description_.logit_soft_cap > 0.0f) {
-    backend_->soft_cap({floats(logits_), rows * facts_.vocabulary_size, description_.logit_soft_cap});
-  }
-  backend_->synchronise();
-  if (backend_->info().host_memory) {
-    result.logits = floats(logits_);
-    return;
-  }
-  host_logits_.resize(bytes / 4);
-  backend_->copy_to_host(host_logits_.data(), logits_->data(), bytes);
-  result.logits = host_logits_.data();
+  result.logits = logits_->run(runner_->normed(), rows);
 }
 
-void Executor::return_hidden(const Pass& pass, ForwardResult& result) {
-  result.hidden_rows = pass.hidden_rows;
+// The residual stream after a layer that the drafter reads: columns of its context's input.
+void Executor::keep_taps(std::int32_t layer, const Pass& pass) {
+  const auto& taps = drafter_->description().taps;
+  const auto found = std::find(taps.begin(), taps.end(), layer);
+  if (found == taps.end()) return;
+  const std::int64_t hidden = description_.hidden_size, width = static_cast<std::int64_t>(taps.size()) * hidden;
+  const auto rows = static_cast<std::int64_t>(pass.tapped_rows.size());
+  const auto bytes = static_cast<std::size_t>(rows * width * backend_->info().activation_bytes);
+  if (!taps_.buffer || taps_.buffer->bytes() < bytes) {
+    TF_ASSERT(found == std::min_element(taps.begin(), taps.end()));  // the first of the pass, or what it kept is lost
+    taps_.buffer = backend_->allocate(bytes, "tapped rows for the drafter");
+  }
+  ops::RoundRowsParams params;
+  params.x = runner_->residual();
+  params.x_stride = hidden;
+  params.row_index = pass.tapped_rows.data();
+  params.rows = rows;
+  params.width = hidden;
+  params.out = ops::activation_at(backend_->info(), static_cast<ops::Activation*>(taps_.buffer->data()),
+                                  (found - taps.begin()) * hidden);
+  params.out_stride = width;
+  backend_->round_rows(params);
+}
+
+// Rows that a drafter or the caller wants, unrounded: what a drafter feeds on is not a committed row's arithmetic.
+void Executor::keep_hidden(Pass& pass, ForwardResult& result) {
+  result.hidden_rows = pass.returned_rows;
   result.hidden = nullptr;
-  const auto rows = static_cast<std::int64_t>(pass.hidden_rows.size());
+  hidden_.pass_rows = std::move(pass.hidden_rows);
+  const auto rows = static_cast<std::int64_t>(hidden_.pass_rows.size());
   if (rows == 0) return;
-  backend_->rms_norm({runner_->residual(), description_.hidden_size, weights_.final_norm,
-                      description_.final_norm.epsilon, rows, description_.hidden_size, runner_->normed(),
-                      pass.hidden_rows.data()});
-  const std::size_t count = static_cast<std::size_t>(rows * description_.hidden_size);
-  host_hidden_.resize(count);
-  if (backend_->info().activation_bytes == 4) {
-    backend_->copy_to_host(host_hidden_.data(), runner_->normed(), count * 4);
-  } else {
-    std::vector<Bf16> rounded(count);
-    backend_->copy_to_host(rounded.data(), runner_->normed(), count * sizeof(Bf16));
-    std::transform(rounded.begin(), rounded.end(), host_hidden_.begin(), [](Bf16 value) { return to_float(value); });
+  const std::size_t row_bytes = static_cast<std::size_t>(description_.hidden_size) * sizeof(float);
+  const std::size_t bytes = static_cast<std::size_t>(rows) * row_bytes;
+  if (!hidden_.buffer || hidden_.buffer->bytes() < bytes) {
+    hidden_.buffer = backend_->allocate(bytes, "hidden states for drafters");
+  }
+  auto* kept = static_cast<float*>(hidden_.buffer->data());
+  ops::RmsNormParams params{runner_->residual(),
+                            description_.hidden_size,
+                            weights_.final_norm,
+                            description_.final_norm.epsilon,
+                            rows,
+                            description_.hidden_size,
+                            nullptr,
+                            hidden_.pass_rows.data()};
+  params.out_float = kept;
+  backend_->rms_norm(params);
+  if (result.hidden_rows.empty()) return;
+  host_hidden_.resize(result.hidden_rows.size() * static_cast<std::size_t>(description_.hidden_size));
+  float* out = host_hidden_.data();
+  for (const std::int32_t row : result.hidden_rows) {
+    backend_->copy_to_host(out, kept + hidden_.index_of(row) * description_.hidden_size, row_bytes);
+    out += description_.hidden_size;
   }
   result.hidden = host_hidden_.data();
 }
 
 void Executor::forward(const RoundPlan& plan, ForwardResult& result) {
-  check_plan(plan);
-  const Pass pass = prepare(plan);
+  check_plan(plan, facts_, bounds_);
+  for (const auto& lane : plan.lanes) windows_.check_replay(lane);
+  Pass pass = prepare(plan);
+  replay_trees(pass.layers.spans);
   const std::int64_t rows = pass.layers.rows;
-  backend_->embed({weights_.embedding.get(), pass.tokens.data(), rows, description_.embedding_scale,
-                   runner_->residual()});
+  backend_->embed(
+      {weights_.embedding.get(), pass.tokens.data(), rows, description_.embedding_scale, runner_->residual()});
   for (std::size_t index = 0; index < description_.layers.size(); ++index) {
     const auto layer = static_cast<std::int32_t>(index);
     LayerRunner::OnExperts on_experts;
@@ -318,13 +332,16 @@ void Executor::forward(const RoundPlan& plan, ForwardResult& result) {
       };
     }
     runner_->run(description_.layers[index], weights_.layers[index], layer_caches_[index], pass.layers, on_experts);
+    if (!pass.tapped_rows.empty()) keep_taps(layer, pass);
     if (!observer_.on_layer) continue;
     std::vector<float> residual(static_cast<std::size_t>(rows * description_.hidden_size));
     backend_->copy_to_host(residual.data(), runner_->residual(), residual.size() * sizeof(float));
     observer_.on_layer(layer, residual.data(), rows);
   }
-  return_hidden(pass, result);
+  if (drafter_) taps_.pass_rows = std::move(pass.tapped_rows);
+  keep_hidden(pass, result);
   run_head(pass, result);
+  windows_.keep(plan);
 }
 
 }  // namespace tensorfold

@@ -111,7 +111,7 @@ void LayerRunner::write_keys(const LayerDescription& layer, const LayerWeights& 
   prepare.rope_positions = rows.rope_positions.data();
   prepare.lanes = spans.data();
   prepare.lane_count = static_cast<std::int32_t>(spans.size());
-  prepare.pool = {cache.buffer->data(), cache.unit_bytes};
+  prepare.pool = cache.kv_pool();
   prepare.q_out = activations(queries_);
   backend_.attention_prepare(prepare);
 }
@@ -124,7 +124,7 @@ void LayerRunner::run_attention(const AttentionMixer& mixer, const AttentionWeig
   params.geometry = kv_geometry(mixer);
   params.heads = mixer.heads;
   params.q = activations(queries_);
-  params.pool = {cache.buffer->data(), cache.unit_bytes};
+  params.pool = cache.kv_pool();
   params.lanes = spans.data();
   params.lane_count = static_cast<std::int32_t>(spans.size());
   params.scale = mixer.scale;

@@ -10,18 +10,11 @@
 #include <vector>
 
 #include "model/description.h"
+#include "model/layer_caches.h"
 #include "model/weights.h"
 #include "ops/backend.h"
 
 namespace tensorfold {
-
-/// One layer's pages or slots.
-struct LayerCache {
-  std::unique_ptr<ops::Buffer> buffer;
-  std::size_t unit_bytes = 0;  // of one page or slot
-  std::int32_t units = 0;
-  std::int32_t group = 0;  // cache group
-};
 
 /// The rows of a pass as layers see them.
 struct LayerRows {
@@ -67,6 +60,7 @@ class LayerRunner {
   ops::Activation* normed() { return activations(normed_); }  // [rows, hidden]
   float* wide() { return floats(wide_); }                     // [rows, widest projection]
   ops::Activation* mixed() { return activations(mixed_); }    // [rows, widest mixer or feed-forward inner]
+  ops::Activation* queries() { return activations(queries_); }  // [rows, heads · head_dim]
   float* output() { return floats(output_); }                 // [rows, hidden]
   /// Test hook (one-arithmetic.md, rule 13): fills the workspace with NaN bytes, as stale memory might hold.
   void poison();

@@ -10,8 +10,9 @@ namespace tensorfold {
 
 enum RowFlags : std::uint32_t {
   kRowWantsLogits = 1u << 0,  // logits of this row are returned
-  kRowWantsHidden = 1u << 1,  // final-normed hidden state is returned (drafters, embeddings)
-  kRowIsTapped = 1u << 2,     // residual stream after the drafter's layers is returned
+  kRowWantsHidden = 1u << 1,  // final-normed hidden state is kept in backend memory until the next pass (MtpHead)
+  kRowIsTapped = 1u << 2,     // residual stream after the drafter's layers is kept likewise (BlockDrafter)
+  kRowReturnsHidden = 1u << 3,  // final-normed hidden state is returned to the host (embeddings)
 };
 
 struct PlanRow {
@@ -36,7 +37,8 @@ struct PlanLane {
   bool commits = true;          // false: a window that may be cut short (see ops/gated_delta.h)
   std::vector<std::int32_t> replay_rows;  // accepted rows of the slot's kept window, ascending along the accepted path;
                                           // the window began at position - replay_rows.size()
-  bool replay_tree = false;               // the kept window was a tree: its keys have yet to be moved into the pages
+  bool replay_tree = false;               // the kept window was a tree (is_tree below): its keys have yet to be moved into
+                                          // the pages, which are written at [position - replay_rows.size(), position)
   std::vector<PageTable> pages;           // one per cache group
 };
 
@@ -44,5 +46,14 @@ struct RoundPlan {
   std::vector<PlanRow> rows;
   std::vector<PlanLane> lanes;
 };
+
+/// Whether the lane's rows are anything but a chain, in which every row's parent is the row before it. replay_tree means a
+/// tree in exactly this sense: a drafted tree that happens to be a chain is one, and its keys went straight into the pages.
+inline bool is_tree(const RoundPlan& plan, const PlanLane& lane) {
+  for (std::int32_t row = lane.first_row + 1; row < lane.first_row + lane.row_count; ++row) {
+    if (plan.rows[static_cast<std::size_t>(row)].parent_row != row - 1) return true;
+  }
+  return false;
+}
 
 }  // namespace tensorfold

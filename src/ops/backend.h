@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "ops/attention.h"
+#include "ops/block_convolution.h"
 #include "ops/elementwise.h"
 #include "ops/gated_delta.h"
 #include "ops/linear.h"
@@ -70,15 +71,22 @@ class Backend {
 
   // --- attention.h
   virtual std::size_t kv_page_bytes(const KvGeometry& geometry) const = 0;
+  virtual std::size_t kv_tree_bytes(const KvGeometry& geometry) const = 0;
   virtual void attention_prepare(const AttentionPrepareParams& params) = 0;
   virtual void attention(const AttentionParams& params) = 0;
+  virtual void attention_replay(const AttentionReplayParams& params) = 0;
 
   // --- elementwise.h
   virtual void gated_activation(const GatedActivationParams& params) = 0;
   virtual void soft_cap(const SoftCapParams& params) = 0;
+  virtual void round_rows(const RoundRowsParams& params) = 0;
+
+  // --- block_convolution.h
+  virtual void block_convolution(const BlockConvolutionParams& params) = 0;
 
   // --- gated_delta.h
-  virtual std::size_t gated_delta_slot_bytes(const GatedDeltaGeometry& geometry) const = 0;
+  virtual std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const = 0;
+  virtual std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const = 0;
   virtual void gated_delta(const GatedDeltaParams& params) = 0;
   virtual void gated_delta_settle(const GatedDeltaSettleParams& params) = 0;
 
