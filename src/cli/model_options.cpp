@@ -1,12 +1,14 @@
 // See model_options.h.
 #include "cli/model_options.h"
 
-#include <charconv>
-#include <cstdlib>
-
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
 
 namespace tensorfold::cli {
 namespace {
@@ -78,6 +80,27 @@ DraftFlags draft_flags(const Arguments& arguments) {
   return flags;
 }
 
+std::optional<SamplingFlags> instruct_from(const std::string& rule) {
+  try {
+    return parse_instruct_sampling(rule);
+  } catch (const Error& error) {
+    throw UsageError(fmt::format("argument --instruct-sampling: {}", error.what()));
+  }
+}
+
+/// TENSORFOLD_SEED_SALT; 0 when it isn't set.
+std::int64_t seed_salt() {
+  const char* const text = std::getenv("TENSORFOLD_SEED_SALT");
+  if (text == nullptr || *text == '\0') return 0;
+  std::int64_t salt = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(*text == '+' ? text + 1 : text, end, salt);
+  if (error != std::errc() || stop != end) {
+    fail(ErrorCode::kInvalidArgument, "TENSORFOLD_SEED_SALT is '{}'; give an integer of at most 64 bits", text);
+  }
+  return salt;
+}
+
 }  // namespace
 
 ServedModelOptions model_options(const Arguments& arguments) {
@@ -105,6 +128,9 @@ ServedModelOptions model_options(const Arguments& arguments) {
   options.sampling.max_tokens = arguments.integer("--max-tokens");
   if (const auto seed = arguments.text("--seed")) options.sampling.seed = seed_from(*seed);
   options.drafts = draft_flags(arguments);
+  options.sampling.seed_from_prompt = arguments.has("--prompt-seed");
+  options.sampling.seed_salt = seed_salt();
+  if (const auto rule = arguments.text("--instruct-sampling")) options.instruct_sampling = instruct_from(*rule);
   options.thinking = !arguments.has("--no-thinking");
   options.effort = arguments.text("--reasoning-effort");
   return options;

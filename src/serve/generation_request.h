@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/sampling_rule.h"
+
 namespace tensorfold {
 
 struct GenerationRequest {
@@ -33,7 +35,12 @@ struct GenerationRequest {
   std::optional<double> top_p;
   std::optional<std::int64_t> top_k;
   std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+  std::optional<double> frequency_penalty;
+  std::optional<double> presence_penalty;
+  std::vector<TokenBias> logit_bias;  // ascending ids
   std::optional<std::uint64_t> seed;
+  int choices = 1;  // n
   std::vector<std::string> stop;
   bool ignore_eos = false;
   int logprobs_top = -1;  // -1: none

@@ -214,6 +214,10 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
     model->reasoning = reasoning_format(source);
   }
   model->defaults = sampling_defaults(checkpoint->generation_config(), options.sampling);
+  if (options.instruct_sampling) {
+    model->instruct_defaults =
+        sampling_defaults(checkpoint->generation_config(), options.sampling, *options.instruct_sampling);
+  }
   model->stop_tokens = end_tokens(*checkpoint, *model->tokenizer, source);
   model->thinking_default = options.thinking && model->prompts && model->prompts->facts().has_thinking_switch;
   model->effort_default = options.effort;

@@ -32,6 +32,7 @@ struct ServedModelOptions {
   std::string chat_template_file;  // "" = the checkpoint's
   SamplingFlags sampling;
   DraftFlags drafts;
+  std::optional<SamplingFlags> instruct_sampling;
   bool thinking = true;
   std::optional<std::string> effort;
 };

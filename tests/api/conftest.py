@@ -1,4 +1,5 @@
 """Starts the real server on a small checkpoint for the SDK tests and hands out clients."""
+import json
 import os
 import pathlib
 import re
@@ -6,6 +7,7 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
 
 import openai
@@ -57,6 +59,16 @@ class RunningServer:
 
     def get(self, path):
         return urllib.request.urlopen(self.root + path, timeout=10).read().decode()
+
+    def post(self, path, body):
+        """Status and JSON of a raw request: what no SDK would send."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.root + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                return reply.status, json.loads(reply.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
 
     def client(self, key="none"):
         return openai.OpenAI(base_url=self.url, api_key=key, max_retries=0, timeout=120)

@@ -1,6 +1,7 @@
 // The server over loopback sockets with a fake engine: framing, routes, keys, streams, cancels, drain.
 #include "serve/server.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -137,7 +138,12 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
                         {R"("max_tokens":-1)", "max_tokens"},
                         {R"("max_tokens":[])", "max_tokens"},
                         {R"("max_completion_tokens":false)", "max_completion_tokens"},
-                        {R"("n":2)", "n"},
+                        {R"("n":0)", "n"},
+                        {R"("n":9)", "n"},
+                        {R"("n":1.5)", "n"},
+                        {R"("n":true)", "n"},
+                        {R"("best_of":2)", "best_of"},
+                        {R"("n":3,"best_of":1)", "best_of"},
                         {R"("stop":"")", "stop"},
                         {R"("stop":[1])", "stop"},
                         {R"("stream":1)", "stream"},
@@ -145,7 +151,9 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
                         {R"("seed":1.5)", "seed"},
                         {R"("top_logprobs":3)", "top_logprobs"},
                         {R"("logprobs":true,"top_logprobs":21)", "top_logprobs"},
-                        {R"("logprobs":true,"stream":true)", "logprobs"},
+                        {R"("logprobs":2)", "logprobs"},
+                        {R"("temperature":NaN)", "temperature"},
+                        {R"("top_p":1e999)", "top_p"},
                         {R"("tools":[{"type":"function","function":{"name":"f"}}])", "tools"},
                         {R"("tool_choice":"required")", "tool_choice"},
                         {R"("parallel_tool_calls":"x")", "parallel_tool_calls"},
@@ -153,10 +161,28 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
                         {R"("guided_regex":"a+")", "guided_regex"},
                         {R"("guided_json":{"type":"object"})", "guided_json"},
                         {R"("structured_outputs":{"regex":"a"})", "structured_outputs"},
-                        {R"("logit_bias":{"5":1})", "logit_bias"},
-                        {R"("presence_penalty":0.5)", "presence_penalty"},
-                        {R"("frequency_penalty":"1")", "frequency_penalty"},
-                        {R"("repetition_penalty":1.1)", "repetition_penalty"},
+                        {R"("logit_bias":[[5,1]])", "logit_bias"},
+                        {R"("logit_bias":7)", "logit_bias"},
+                        {R"("logit_bias":{"260":1})", "logit_bias"},
+                        {R"("logit_bias":{"-1":1})", "logit_bias"},
+                        {R"("logit_bias":{"1.5":1})", "logit_bias"},
+                        {R"("logit_bias":{"hello":1})", "logit_bias"},
+                        {R"("logit_bias":{"":1})", "logit_bias"},
+                        {R"("logit_bias":{"99999999999999999999":1})", "logit_bias"},
+                        {R"("logit_bias":{"5":100.5})", "logit_bias"},
+                        {R"("logit_bias":{"5":"nan"})", "logit_bias"},
+                        {R"("logit_bias":{"5":NaN})", "logit_bias"},
+                        {R"("logit_bias":{"5":true})", "logit_bias"},
+                        {R"("logit_bias":{"5":null})", "logit_bias"},
+                        {R"("logit_bias":{"5":[1]})", "logit_bias"},
+                        {R"("logit_bias":{"5":1,"05":2})", "logit_bias"},
+                        {R"("presence_penalty":2.5)", "presence_penalty"},
+                        {R"("presence_penalty":"-inf")", "presence_penalty"},
+                        {R"("frequency_penalty":-2.01)", "frequency_penalty"},
+                        {R"("frequency_penalty":{})", "frequency_penalty"},
+                        {R"("repetition_penalty":0)", "repetition_penalty"},
+                        {R"("repetition_penalty":-1)", "repetition_penalty"},
+                        {R"("repetition_penalty":"inf")", "repetition_penalty"},
                         {R"("thinking_budget":5)", "thinking_budget"},
                         {R"("modalities":["text","audio"])", "modalities"},
                         {R"("audio":{})", "audio"},
@@ -175,6 +201,26 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
     EXPECT_EQ(json["error"].value("param", ""), entry.param) << entry.fields;
     EXPECT_NE(json["error"].value("message", "").find(entry.param), std::string::npos) << reply.body;
     EXPECT_EQ(json["error"]["type"], "invalid_request_error");
+  }
+}
+
+TEST_F(ServerTest, RefusesHugeValuesByName) {
+  start();
+  std::string biases = R"(,"logit_bias":{)";
+  for (int i = 0; i < 2000; ++i) biases += fmt::format("{}\"{}\":1", i == 0 ? "" : ",", i);
+  std::string stops = R"(,"stop":["x")";
+  for (int i = 0; i < 100'000; ++i) stops += R"(,"x")";
+  const std::pair<std::string, const char*> cases[] = {
+      {biases + "}", "logit_bias"},
+      {stops + "]", "stop"},
+      {R"(,"logit_bias":{")" + std::string(1'000'000, '9') + R"(":1})", "logit_bias"},
+      {R"(,"repetition_penalty":)" + std::string(100'000, '9') + "e" + std::string(1000, '9'), "repetition_penalty"},
+      {R"(,"logit_bias":)" + std::string(5000, '['), "logit_bias"}};
+  for (const auto& [fields, param] : cases) {
+    const Reply reply = ask(port(), chat("hi", fields));
+    EXPECT_EQ(reply.status, 400) << param;
+    EXPECT_EQ(reply.json()["error"].value("param", ""), param);
+    EXPECT_LT(reply.body.size(), 400u) << param;  // what was sent isn't sent back whole
   }
 }
 

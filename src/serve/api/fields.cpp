@@ -1,6 +1,7 @@
 // Field readers; see fields.h.
 #include "serve/api/fields.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -12,6 +13,9 @@ namespace tensorfold {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr double kLogitBiasMax = 100.0;
+constexpr std::size_t kShownKeyBytes = 40;
 
 std::string_view trim(std::string_view text) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
@@ -67,12 +71,6 @@ bool asks_for_nothing(const Json& value) {
 }
 
 void refuse_numbers(const Fields& fields) {
-  for (const char* name : {"presence_penalty", "frequency_penalty"}) {
-    if (fields.number(name).value_or(0.0) != 0.0) refuse_unbuilt(name);
-  }
-  if (fields.number("repetition_penalty").value_or(1.0) != 1.0) refuse_unbuilt("repetition_penalty");
-  if (fields.integer("n").value_or(1) != 1) throw field_error("n", "only 1 reply for each request is supported");
-  if (fields.integer("best_of").value_or(1) != 1) throw field_error("best_of", "only 1 is supported");
   if (fields.integer("thinking_budget").value_or(0) != 0) refuse_unbuilt("thinking_budget");
 }
 
@@ -100,8 +98,8 @@ void refuse_formats(const Fields& fields) {
   if (const Json* format = fields.object("response_format")) {
     if (Fields(*format, "response_format.").string("type").value_or("") != "text") refuse_unbuilt("response_format");
   }
-  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-                           "logit_bias", "suffix"}) {
+  for (const char* name :
+       {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "suffix"}) {
     const Json* value = fields.find(name);
     if (value == nullptr) continue;
     const bool empty_schema = value->is_object() && std::string_view(name) == "guided_json";  // any JSON: not nothing
@@ -132,6 +130,14 @@ std::optional<double> Fields::number(std::string_view name) const {
   if (value->is_string()) number = parse_number(value->get_ref<const std::string&>());
   if (!number || !std::isfinite(*number)) throw field_error(full_name(name), "must be a finite number");
   return number;
+}
+
+std::optional<double> Fields::number(std::string_view name, double minimum, double maximum) const {
+  const std::optional<double> value = number(name);
+  if (value && (*value < minimum || *value > maximum)) {
+    throw field_error(full_name(name), fmt::format("must be between {} and {}", minimum, maximum));
+  }
+  return value;
 }
 
 std::optional<std::int64_t> Fields::integer(std::string_view name) const {
@@ -183,6 +189,36 @@ std::optional<std::uint64_t> Fields::seed(std::string_view name) const {
   const std::optional<double> number = this->number(name);
   if (std::trunc(*number) != *number) throw field_error(full_name(name), "must be an integer");
   return double_modulo_2_64(*number);
+}
+
+std::vector<TokenBias> Fields::token_biases(std::string_view name, std::int32_t vocabulary_size) const {
+  const Json* value = object(name);
+  std::vector<TokenBias> biases;
+  if (value == nullptr) return biases;
+  if (value->size() > limits::kLogitBiasTokensMax) {
+    throw field_error(full_name(name), fmt::format("at most {} tokens", limits::kLogitBiasTokensMax));
+  }
+  for (const auto& [key, item] : value->items()) {
+    std::int32_t token = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token < 0 || token >= vocabulary_size) {
+      throw field_error(full_name(name), fmt::format("'{}' is not a token id: ids are 0 to {}",
+                                                     key.substr(0, kShownKeyBytes), vocabulary_size - 1));
+    }
+    std::optional<double> bias;
+    if (item.is_number()) bias = item.get<double>();
+    if (item.is_string()) bias = parse_number(item.get_ref<const std::string&>());
+    if (!bias || !(std::fabs(*bias) <= kLogitBiasMax)) {
+      throw field_error(full_name(name), fmt::format("the bias of token {} must be a number from -100 to 100", token));
+    }
+    biases.push_back({token, *bias});
+  }
+  std::sort(biases.begin(), biases.end(), [](const TokenBias& a, const TokenBias& b) { return a.token < b.token; });
+  for (std::size_t i = 1; i < biases.size(); ++i) {
+    if (biases[i].token != biases[i - 1].token) continue;
+    throw field_error(full_name(name), fmt::format("names token {} twice", biases[i].token));
+  }
+  return biases;
 }
 
 std::vector<std::string> Fields::stop_strings(std::string_view name) const {
