@@ -48,6 +48,7 @@ RoundPlan plan(const LanguageModel& model, const std::vector<std::int32_t>& toke
     PlanRow row;
     row.token = tokens[i];
     row.sequence_index = static_cast<std::int32_t>(i);
+    row.parent_row = i == first ? -1 : static_cast<std::int32_t>(i - first) - 1;
     row.rope_position.fill(row.sequence_index);
     row.flags = kRowWantsLogits;
     result.rows.push_back(row);

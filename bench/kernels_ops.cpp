@@ -144,7 +144,7 @@ void gated_delta(Backend& backend, const Options& options, const char* name, con
   const auto conv_weight = random_floats(geometry.conv_channels() * geometry.conv_kernel, 0.3f);
   const std::vector<float> decay(static_cast<std::size_t>(geometry.v_heads), -0.5f);
   const std::vector<float> ones(static_cast<std::size_t>(std::max(geometry.v_heads, geometry.v_dim)), 1.0f);
-  const std::size_t slot_bytes = backend.gated_delta_slot_bytes(geometry);
+  const std::size_t slot_bytes = backend.gated_delta_state_bytes(geometry) + 16 * backend.gated_delta_window_row_bytes(geometry);
   const auto slots = backend.allocate(slot_bytes * 2, "bench");
   const auto out = backend.allocate(static_cast<std::size_t>(rows * values) * 2, "bench");
   LaneSpan lane;

@@ -67,6 +67,8 @@ inline constexpr int kPassRowsMax = 512;         // rows of one forward pass on 
 inline constexpr int kLanesMax = 256;
 inline constexpr int kKvPageTokens = 64;         // one attention tile (one-arithmetic.md, rule 5)
 inline constexpr std::size_t kPassLogitsBytesMax = 64u << 20;  // logits of one pass beyond one row a stream (scoring)
+inline constexpr std::size_t kLogitBiasTokensMax = 1024;   // biased ids of one stream
+inline constexpr std::size_t kPrefillWidthsMax = 1024;     // prompt slices of one stream that its statistics list
 inline constexpr std::size_t kStreamQueueMax = 1024;       // requests waiting for a lane
 inline constexpr std::size_t kStreamEventsMax = 1u << 16;  // undelivered events of one stream
 

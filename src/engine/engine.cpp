@@ -63,6 +63,28 @@ void check_sampling(const SamplingRule& rule) {
   }
 }
 
+void check_logit_rule(const LogitRule& rule, std::int32_t vocabulary_size) {
+  if (!std::isfinite(rule.repetition_penalty) || rule.repetition_penalty <= 0.0) {
+    fail(ErrorCode::kInvalidArgument, "repetition_penalty must be above 0.");
+  }
+  if (!std::isfinite(rule.frequency_penalty) || !std::isfinite(rule.presence_penalty)) {
+    fail(ErrorCode::kInvalidArgument, "Penalties must be finite numbers.");
+  }
+  if (rule.bias.size() > limits::kLogitBiasTokensMax) {
+    fail(ErrorCode::kInvalidArgument, "logit_bias names {} tokens; {} are possible.", rule.bias.size(),
+         limits::kLogitBiasTokensMax);
+  }
+  std::int32_t last = -1;
+  for (const TokenBias& bias : rule.bias) {
+    if (bias.token <= last || bias.token >= vocabulary_size || !std::isfinite(bias.bias)) {
+      fail(ErrorCode::kInvalidArgument,
+           "logit_bias must have finite values for ascending ids from 0 to {}, and has {} for id {}.",
+           vocabulary_size - 1, bias.bias, bias.token);
+    }
+    last = bias.token;
+  }
+}
+
 void check_request(const StreamRequest& request, const EngineFacts& facts, bool context_was_reduced) {
   if (request.prompt.tokens.empty()) {
     fail(ErrorCode::kInvalidArgument, "The prompt is empty; give at least one token.");
@@ -85,6 +107,7 @@ void check_request(const StreamRequest& request, const EngineFacts& facts, bool 
          request.logprobs_top);
   }
   check_sampling(request.sampling);
+  check_logit_rule(request.logit_rule, facts.model.vocabulary_size);
 }
 
 class RunningEngine : public Engine {

@@ -3,6 +3,7 @@
 // talk to it through bounded queues and never block it. The engine knows token ids, never text or HTTP.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/draft/draft_source.h"
 #include "engine/path_rule.h"
 #include "engine/sampling_rule.h"
 #include "model/language_model.h"
@@ -37,6 +39,7 @@ struct StreamRequest {
   PrefixKey prompt;                   // tokens: at least one; identity is filled in by the engine
   std::int32_t reply_tokens_max = 0;  // >= 0; 0 only scores the prompt
   SamplingRule sampling;
+  LogitRule logit_rule;
   std::vector<std::int32_t> stop_tokens;  // ids that end the reply (they are counted and delivered, marked)
   bool ignore_stop_tokens = false;
   std::unique_ptr<PathRule> rule;  // may be null
@@ -74,6 +77,10 @@ struct TokenEvent {
   TokenLogprob chosen;  // with logprobs_top >= 0
   std::vector<TokenLogprob> top;
 };
+struct DraftTally {
+  std::int32_t drafted = 0;   // draft rows fed
+  std::int32_t accepted = 0;  // of them on the accepted path
+};
 struct StreamStatistics {
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_tokens = 0;
@@ -81,6 +88,9 @@ struct StreamStatistics {
   std::int32_t rounds = 0;
   std::int32_t drafted = 0;
   std::int32_t accepted = 0;
+  std::array<DraftTally, kDraftKindCount> by_source{};  // by DraftKind; sums are `drafted` and `accepted`
+  std::int32_t rows_min = 0;                            // narrowest window; 0: none yet
+  std::vector<std::int32_t> prefill_widths;             // rows of each prompt slice, the first kPrefillWidthsMax
   std::uint64_t seed = 0;
   double queue_seconds = 0;
   double prefill_seconds = 0;
@@ -111,9 +121,11 @@ struct EngineOptions {
   std::int32_t context = 0;              // --context; 0 = what model and memory allow
   std::uint64_t cache_memory_bytes = 0;  // for KV pages and state slots; 0 = from the machine's free memory
   double pass_seconds_max = 0.25;        // bound of one pass; prompt slices are sized from measured cost
-  std::int32_t pass_rows_max = 0;        // test hook: cap on rows in one pass (0 = the model's)
-  std::uint64_t schedule_seed = 0;       // test hook: != 0 cuts prompts and mixes lanes at random (fold test)
-  bool poison_freed = false;             // test hook: freed pages and slots are filled with NaN
+  bool drafts = true;                    // false: every stream is the serial reference
+  std::vector<std::shared_ptr<DraftSource>> draft_sources;  // besides those the engine makes itself (tests)
+  std::int32_t pass_rows_max = 0;                           // test hook: cap on rows in one pass (0 = the model's)
+  std::uint64_t schedule_seed = 0;  // test hook: != 0 cuts prompts and mixes lanes at random (fold test)
+  bool poison_freed = false;        // test hook: freed pages and slots are filled with NaN
 };
 
 struct EngineFacts {

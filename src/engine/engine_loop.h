@@ -74,6 +74,7 @@ class EngineLoop {
   ForwardResult result_;
   std::vector<std::int32_t> logits_index_;  // per plan row: row of result_.logits, or -1
   std::vector<std::uint32_t> allowed_bits_;
+  std::vector<AdjustedLogit> adjusted_;
   std::uint64_t round_prompt_tokens_ = 0, round_reply_tokens_ = 0;
 
   mutable std::mutex load_mutex_;

@@ -58,6 +58,11 @@ Candidate HostSampler::first_candidate(const float* logits) const {
 }
 
 void HostSampler::select_top(const float* logits, std::int32_t k) {
+  top_end(logits, k);
+  std::sort(top_.begin(), top_.end(), sampling::comes_before);
+}
+
+Candidate HostSampler::top_end(const float* logits, std::int32_t k) {
   k = std::min(k, vocabulary_size_);
   // The k-th largest block maximum is at most the k-th largest logit: nothing below it can be among the first k.
   float floor = kNever;
@@ -77,15 +82,23 @@ void HostSampler::select_top(const float* logits, std::int32_t k) {
     }
   }
   const std::size_t kept = std::min(static_cast<std::size_t>(k), top_.size());
-  const auto end = top_.begin() + static_cast<std::ptrdiff_t>(kept);
-  if (kept < top_.size()) std::nth_element(top_.begin(), end, top_.end(), sampling::comes_before);
-  std::sort(top_.begin(), end, sampling::comes_before);
+  TF_ASSERT(kept > 0);
+  const auto last = top_.begin() + static_cast<std::ptrdiff_t>(kept - 1);
+  std::nth_element(top_.begin(), last, top_.end(), sampling::comes_before);
   top_.resize(kept);
+  return top_.back();
 }
 
-Candidate HostSampler::nucleus_end(const float* logits, double first, double temperature, double p) {
+Candidate HostSampler::nucleus_end(const float* logits, const Candidate& end, double first, double temperature,
+                                   double p) {
   masses_.resize(static_cast<std::size_t>(vocabulary_size_));
-  const std::uint64_t total = loops_.masses(logits, vocabulary_size_, first, temperature, masses_.data());
+  std::uint64_t total = loops_.masses(logits, vocabulary_size_, first, temperature, masses_.data());
+  if (end.logit != kNever) {  // top_ holds the candidates up to it
+    total = 0;
+    for (const Candidate& kept : top_) {
+      total += static_cast<std::uint64_t>(masses_[static_cast<std::size_t>(kept.token)]);
+    }
+  }
   const std::uint64_t need = sampling::nucleus_need(total, p);
   select_top(logits, kNucleusFirstTry);
   std::uint64_t cumulative = 0;
@@ -93,20 +106,20 @@ Candidate HostSampler::nucleus_end(const float* logits, double first, double tem
     cumulative += static_cast<std::uint64_t>(masses_[static_cast<std::size_t>(candidate.token)]);
     if (cumulative >= need) return candidate;
   }
-  return nucleus_end_by_digits(logits, need);
+  return nucleus_end_by_digits(logits, end, need);
 }
 
 // A radix walk over the sort key, highest digit first: per digit value the masses are summed, the digit value in which
 // the running sum reaches `need` is kept, and only its members go on. After the last digit all members have equal
 // logits and are in ascending id order.
-Candidate HostSampler::nucleus_end_by_digits(const float* logits, std::uint64_t need) {
+Candidate HostSampler::nucleus_end_by_digits(const float* logits, const Candidate& end, std::uint64_t need) {
   struct Digit {
     int shift, bits;
   };
   constexpr Digit kDigits[] = {{20, 12}, {8, 12}, {0, 8}};
   members_.clear();
   for (std::int32_t token = 0; token < vocabulary_size_; ++token) {
-    if (logits[token] != kNever) members_.push_back(token);
+    if (logits[token] != kNever && !sampling::comes_before(end, {logits[token], token})) members_.push_back(token);
   }
   std::uint64_t cumulative = 0;
   for (const Digit& digit : kDigits) {
@@ -164,21 +177,34 @@ std::int32_t HostSampler::keyed_argmax(const float* logits, const Prefix& prefix
   return winner.token;
 }
 
+const float* HostSampler::changed_row(const float* logits, const std::uint32_t* allowed_bits,
+                                      std::span<const AdjustedLogit> adjusted) {
+  changed_.resize(static_cast<std::size_t>(vocabulary_size_));
+  if (allowed_bits != nullptr) {
+    loops_.mask(logits, vocabulary_size_, allowed_bits, changed_.data());
+  } else {
+    std::copy_n(logits, vocabulary_size_, changed_.data());
+  }
+  for (const AdjustedLogit& change : adjusted) {
+    float& logit = changed_[static_cast<std::size_t>(change.token)];
+    if (logit != kNever) logit = change.logit;
+  }
+  return changed_.data();
+}
+
 Draw HostSampler::draw(const float* logits, const std::uint32_t* allowed_bits, const SamplingRule& rule,
-                       std::int64_t position) {
+                       std::int64_t position, std::span<const AdjustedLogit> adjusted) {
   const ScopedIeeeMode mode;
   if (!scan(logits)) return {DrawStatus::kNotFinite, -1};
-  if (allowed_bits != nullptr) {
-    masked_.resize(static_cast<std::size_t>(vocabulary_size_));
-    loops_.mask(logits, vocabulary_size_, allowed_bits, masked_.data());
-    logits = masked_.data();
+  if (allowed_bits != nullptr || !adjusted.empty()) {
+    logits = changed_row(logits, allowed_bits, adjusted);
     scan(logits);
   }
   if (max_ == kNever) return {DrawStatus::kNoneAllowed, -1};
   if (!(rule.temperature > 0.0)) return {DrawStatus::kDrawn, first_candidate(logits).token};
 
   const std::uint64_t row = sampling::row_key(sampling::request_key(rule.seed), static_cast<std::uint64_t>(position));
-  if (rule.top_k > 0) {
+  if (rule.top_k > 0 && rule.top_k <= sampling::kSortedCandidatesMax) {
     select_top(logits, rule.top_k);
     const std::int32_t index = sampling::draw_from_top(top_.data(), static_cast<std::int32_t>(top_.size()), rule, row);
     return {DrawStatus::kDrawn, top_[static_cast<std::size_t>(index)].token};
@@ -186,7 +212,8 @@ Draw HostSampler::draw(const float* logits, const std::uint32_t* allowed_bits, c
   const double temperature = sampling::effective_temperature(rule.temperature);
   const double first = sampling::scaled(max_, temperature);
   Prefix prefix{{kNever, std::numeric_limits<std::int32_t>::max()}, sampling::min_p_bound(first, rule.min_p)};
-  if (sampling::top_p_is_on(rule)) prefix.last = nucleus_end(logits, first, temperature, rule.top_p);
+  if (rule.top_k > 0) prefix.last = top_end(logits, rule.top_k);
+  if (sampling::top_p_is_on(rule)) prefix.last = nucleus_end(logits, prefix.last, first, temperature, rule.top_p);
   return {DrawStatus::kDrawn, keyed_argmax(logits, prefix, temperature, row)};
 }
 

@@ -166,7 +166,8 @@ std::int32_t EngineLoop::choose_token(Stream& stream, const float* logits) {
   }
   // The row that feeds index i draws the token of index i + 1 and is keyed with it (engine.md, N2).
   const auto position = static_cast<std::int64_t>(stream.context().size());
-  const Draw draw = sampler_.draw(logits, allowed, stream.request().sampling, position);
+  stream.logit_adjust().collect(logits, {}, adjusted_);
+  const Draw draw = sampler_.draw(logits, allowed, stream.request().sampling, position, adjusted_);
   if (draw.status == DrawStatus::kDrawn) return draw.token;
   stream.finish(FinishReason::kError,
                 draw.status == DrawStatus::kNotFinite

@@ -7,8 +7,9 @@
 //   candidates  every finite logit that the mask allows, ordered by (logit descending, id ascending); +0 equals -0
 //   top-k       the first k of them (k <= 0: all)
 //   s_i         logit_i / max(T, 1e-6)
-//   top-p       0 < p < 1. With top-k: softmax over the kept k, cumulative sum in order, keep #(cum < p) + 1.
-//               Without: integer masses floor(exp(s_i - s_0) · 2^40), need = ceil(p · total), keep #(cum < need) + 1.
+//   top-p       0 < p < 1. With 1 <= k <= 256: softmax over the kept k, cumulative sum in order, keep #(cum < p) + 1.
+//               Beyond, and without top-k: integer masses floor(exp(s_i - s_0) · 2^40) of the kept ones, whose sums need
+//               no order, need = ceil(p · total), keep #(cum < need) + 1. So k >= vocabulary is top-k off.
 //   min-p       keep s_i >= s_0 + ln(min_p)
 //   result      argmax(s_i + g_i); on equal scores the earlier candidate
 // T <= 0: the first candidate.
@@ -20,6 +21,8 @@
 #include "engine/sampling_rule.h"
 
 namespace tensorfold::sampling {
+
+inline constexpr std::int32_t kSortedCandidatesMax = 256;  // a top-k up to here is sorted and summed in order
 
 struct Candidate {
   float logit = 0.0f;
@@ -102,7 +105,7 @@ TF_HOST_DEVICE inline double min_p_bound(double first_scaled, double min_p) {
   return min_p > 0.0 ? first_scaled + log_exact(min_p) : -std::numeric_limits<double>::infinity();
 }
 
-/// Steps 2 to 5 over the kept top-k candidates, in order (count >= 1, temperature > 0). Returns the winner's index.
+/// Steps 2 to 5 over the kept top-k candidates, in order (1 <= count <= kSortedCandidatesMax, temperature > 0). Returns the winner's index.
 TF_HOST_DEVICE inline std::int32_t draw_from_top(const Candidate* candidates, std::int32_t count,
                                                  const SamplingRule& rule, std::uint64_t row) {
   const double temperature = effective_temperature(rule.temperature);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/log.h"
 
 namespace tensorfold {
@@ -20,6 +21,7 @@ double seconds_between(Stream::Clock::time_point from, Stream::Clock::time_point
 Stream::Stream(StreamRequest request, StreamSink sink)
     : request_(std::move(request)), sink_(std::move(sink)), opened_(Clock::now()) {
   context_ = request_.prompt.tokens;
+  logit_adjust_ = LogitAdjust(request_.logit_rule, context_);
   prompt_length_ = static_cast<std::int32_t>(context_.size());
   statistics_.prompt_tokens = prompt_length_;
   statistics_.seed = request_.sampling.seed;
@@ -49,9 +51,13 @@ void Stream::advance(std::int32_t rows, Clock::time_point now) {
   if (phase_ == Phase::kDecode) {
     for (std::int32_t row = 0; row < rows; ++row) replay_rows_.push_back(row);
     ++statistics_.rounds;
-  } else if (fed_ == prompt_length_) {
-    phase_ = Phase::kDecode;
-    prompt_done_ = now;
+    statistics_.rows_min = statistics_.rows_min == 0 ? rows : std::min(statistics_.rows_min, rows);
+  } else {
+    if (statistics_.prefill_widths.size() < limits::kPrefillWidthsMax) statistics_.prefill_widths.push_back(rows);
+    if (fed_ == prompt_length_) {
+      phase_ = Phase::kDecode;
+      prompt_done_ = now;
+    }
   }
 }
 
@@ -59,6 +65,7 @@ void Stream::append(TokenEvent event, Clock::time_point now) {
   if (statistics_.reply_tokens == 0) first_token_ = now;
   event.index = statistics_.reply_tokens++;
   context_.push_back(event.token);
+  logit_adjust_.commit(event.token);
   emit(std::move(event));
 }
 

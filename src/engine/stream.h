@@ -10,6 +10,7 @@
 
 #include "engine/cache/stream_cache.h"
 #include "engine/engine.h"
+#include "engine/logit_adjust.h"
 
 namespace tensorfold {
 
@@ -27,6 +28,8 @@ class Stream {
   // --- engine thread
   const StreamRequest& request() const { return request_; }
   PathRule* rule() { return request_.rule.get(); }
+  /// Penalties and biases after the committed tokens; a row of a window gives its drafts as `path`.
+  const LogitAdjust& logit_adjust() const { return logit_adjust_; }
   Phase phase() const { return phase_; }
   bool is_finished() const { return phase_ == Phase::kFinished; }
   std::int32_t prompt_length() const { return prompt_length_; }
@@ -68,6 +71,7 @@ class Stream {
   std::int32_t fed_ = 0;
   std::vector<std::int32_t> replay_rows_;
   StreamCache cache_;
+  LogitAdjust logit_adjust_;
   StreamStatistics statistics_;
   Clock::time_point opened_, started_, prompt_done_, first_token_;
 };

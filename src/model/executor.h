@@ -1,5 +1,6 @@
-// The one executor: walks any description on any backend. It owns the workspace, the KV pools and the state slots, checks
-// each plan, and knows nothing of scheduling or text. One thread drives it.
+// The one executor: walks any description on any backend. It makes the plan's lanes into spans and passes them down the
+// layers, and knows nothing of scheduling or text. What a layer computes is model/layer_runner's, the memory of streams is
+// model/layer_caches'. One thread drives it.
 #pragma once
 
 #include <functional>
@@ -7,7 +8,11 @@
 #include <vector>
 
 #include "model/description.h"
+#include "model/lane_windows.h"
 #include "model/language_model.h"
+#include "model/layer_caches.h"
+#include "model/layer_runner.h"
+#include "model/plan_check.h"
 #include "model/weights.h"
 #include "ops/backend.h"
 
@@ -16,7 +21,8 @@ namespace tensorfold {
 /// Test hooks: see inside a pass. Pointers are host memory, valid during the call.
 struct ExecutorObserver {
   std::function<void(std::int32_t layer, const float* residual, std::int64_t rows)> on_layer;
-  std::function<void(std::int32_t layer, const std::int32_t* experts, std::int64_t rows, std::int32_t top_k)> on_experts;
+  std::function<void(std::int32_t layer, const std::int32_t* experts, std::int64_t rows, std::int32_t top_k)>
+      on_experts;
 };
 
 class Executor final : public LanguageModel {
@@ -27,74 +33,56 @@ class Executor final : public LanguageModel {
   const ModelFacts& facts() const override { return facts_; }
   void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
                        std::int32_t window_rows) override;
-  void zero_page(std::int32_t group, std::int32_t page) override;
+  void zero_page(std::int32_t group, std::int32_t page) override { layer_caches_.zero_page(group, page); }
   void zero_slot(std::int32_t slot) override;
-  void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override;
+  void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override {
+    layer_caches_.copy_page(group, from, to);
+  }
   void copy_slot(std::int32_t from, std::int32_t to) override;
   void settle(const PlanLane& lane) override;
-  void read_page(std::int32_t group, std::int32_t page, std::byte* out) override;
-  void write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) override;
-  std::size_t slot_state_bytes() const override;
-  void read_slot(std::int32_t slot, std::byte* out) override;
+  void read_page(std::int32_t group, std::int32_t page, std::byte* out) override {
+    layer_caches_.read_page(group, page, out);
+  }
+  void write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) override {
+    layer_caches_.write_page(group, page, bytes);
+  }
+  std::size_t slot_state_bytes() const override { return layer_caches_.slot_state_bytes(); }
+  void read_slot(std::int32_t slot, std::byte* out) override { layer_caches_.read_slot(slot, out); }
   void write_slot(std::int32_t slot, const std::byte* bytes) override;
   void forward(const RoundPlan& plan, ForwardResult& result) override;
 
   const ModelDescription& description() const { return description_; }
   void set_observer(ExecutorObserver observer) { observer_ = std::move(observer); }
-  /// Test hook (rule 13): fills a page or slot with NaN bytes, as stale memory might hold.
-  void poison_page(std::int32_t group, std::int32_t page) override;
+  /// Test hooks (rule 13): fill a page or slot with NaN bytes, as stale memory might hold.
+  void poison_page(std::int32_t group, std::int32_t page) override { layer_caches_.poison_page(group, page); }
+  void poison_slot(std::int32_t slot) override { layer_caches_.poison_slot(slot); }
   void poison_workspace();
 
  private:
-  struct LayerCache {
-    std::unique_ptr<ops::Buffer> buffer;
-    std::size_t unit_bytes = 0;  // of one page or slot
-    std::int32_t units = 0;
-  };
   struct Pass;
 
-  void allocate_workspace();
   void build_rope_tables(std::int32_t positions);
-  void check_plan(const RoundPlan& plan) const;
+  static ops::LaneSpan span_of(const PlanLane& lane, const PageTable& pages);
+  /// Moves what trees have left in slots into the pages; spans are [cache group][lane].
+  void replay_trees(const std::vector<std::vector<ops::LaneSpan>>& spans);
   Pass prepare(const RoundPlan& plan);
-  void run_layer(std::size_t index, const Pass& pass);
-  void run_attention(std::size_t index, const AttentionMixer& mixer, const AttentionWeights& weights, const Pass& pass,
-                     float* output, bool accumulate);
-  void run_gated_delta(std::size_t index, const GatedDeltaMixer& mixer, const GatedDeltaWeights& weights,
-                       const Pass& pass, float* output, bool accumulate);
-  void run_dense(const DenseFeedForward& feed_forward, const DenseWeights& weights, const Pass& pass, float* output,
-                 bool accumulate);
-  void run_moe(std::size_t index, const MoeFeedForward& feed_forward, const MoeWeights& weights, const Pass& pass);
-  void run_linear(const ops::Linear& weight, const ops::Activation* x, std::int64_t rows, float* y, bool accumulate);
   void run_head(const Pass& pass, ForwardResult& result);
   void return_hidden(const Pass& pass, ForwardResult& result);
-  void for_each_unit(std::int32_t group, std::int32_t unit, const std::function<void(std::byte*, std::size_t)>& visit);
 
   float* floats(const std::unique_ptr<ops::Buffer>& buffer) { return static_cast<float*>(buffer->data()); }
-  ops::Activation* activations(const std::unique_ptr<ops::Buffer>& buffer) {
-    return static_cast<ops::Activation*>(buffer->data());
-  }
 
   ModelDescription description_;
   ModelWeights weights_;
   std::unique_ptr<ops::Backend> backend_;
   ModelFacts facts_;
   ExecutorObserver observer_;
-  std::vector<LayerCache> layer_caches_;  // one per layer
+  LayerCaches layer_caches_;
+  LaneWindows windows_;
+  PlanBounds bounds_;
   std::vector<std::unique_ptr<ops::Buffer>> rope_tables_;
-  std::int32_t rope_positions_ = 0;
-  std::int32_t slot_count_ = 0;
-  std::vector<std::int32_t> page_counts_;
-
-  std::unique_ptr<ops::Buffer> residual_;      // [rows, hidden] fp32
-  std::unique_ptr<ops::Buffer> normed_;        // [rows, hidden] activations
-  std::unique_ptr<ops::Buffer> wide_;          // [rows, widest projection] fp32
-  std::unique_ptr<ops::Buffer> mixed_;         // [rows, widest mixer or feed-forward inner] activations
-  std::unique_ptr<ops::Buffer> queries_;       // [rows, heads · head_dim] activations
-  std::unique_ptr<ops::Buffer> output_;        // [rows, hidden] fp32
-  std::unique_ptr<ops::Buffer> router_;        // [rows, experts + 1] fp32: logits, and the shared expert's gate
-  std::unique_ptr<ops::Buffer> logits_;        // [logit rows, vocabulary], grown on demand
-  std::vector<float> host_logits_;             // only when the backend's memory is not the host's
+  std::unique_ptr<LayerRunner> runner_;
+  std::unique_ptr<ops::Buffer> logits_;  // [logit rows, vocabulary], grown on demand
+  std::vector<float> host_logits_;       // only when the backend's memory is not the host's
   std::vector<float> host_hidden_;
 };
 

@@ -22,7 +22,8 @@ struct CacheGroup {
   std::int32_t layer_count = 0;
   std::int32_t window = 0;          // kSliding: keys (p − window, p] are visible
   std::uint64_t page_bytes = 0;     // bytes of one page over all the group's layers (0 for kRecurrent)
-  std::uint64_t slot_bytes = 0;     // bytes of one slot over all the group's layers, without its window rows
+  std::uint64_t slot_bytes = 0;     // bytes of one slot over all the group's layers, without its window rows: recurrent
+                                    // state, or keys and values of a tree (not part of slot_state_bytes())
   std::uint64_t slot_window_row_bytes = 0;  // of a slot, per row of the widest window (allocate_caches)
   bool draft = false;               // a drafter's own keys and values: never seen by a committed row
 };
@@ -61,10 +62,10 @@ class LanguageModel {
   /// Error(kResourceExhausted).
   virtual void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
                                std::int32_t window_rows) = 0;
-  /// Pages are zeroed when handed to a stream; so are slots.
+  /// Pages are zeroed when handed to a stream; so is the state of slots (window memory is written before it is read).
   virtual void zero_page(std::int32_t group, std::int32_t page) = 0;
   virtual void zero_slot(std::int32_t slot) = 0;
-  /// Copies a page's or slot's content inside the pools (copy on write, forks).
+  /// Copies a page's or slot's content inside the pools (copy on write, forks); of a slot also what is pending in it.
   virtual void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) = 0;
   virtual void copy_slot(std::int32_t from, std::int32_t to) = 0;
   /// Tests: fill a page or slot that fell free with NaN, so that whoever reads a stale one shows it. Optional.
@@ -75,7 +76,7 @@ class LanguageModel {
     }
   }
   /// Replays what is pending in `lane.slot` (its replay_rows; position, pages and replay_tree as in a plan's lane);
-  /// afterwards exactly one canonical state exists.
+  /// afterwards exactly one canonical state exists. Writes pages when the window was a tree.
   virtual void settle(const PlanLane& lane) = 0;
 
   /// Snapshots: a page's bytes (CacheGroup::page_bytes) and a settled slot's state (slot_state_bytes()) in host memory.

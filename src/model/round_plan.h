@@ -36,7 +36,8 @@ struct PlanLane {
   bool commits = true;          // false: a window that may be cut short (see ops/gated_delta.h)
   std::vector<std::int32_t> replay_rows;  // accepted rows of the slot's kept window, ascending along the accepted path;
                                           // the window began at position - replay_rows.size()
-  bool replay_tree = false;               // the kept window was a tree: its keys have yet to be moved into the pages
+  bool replay_tree = false;               // the kept window was a tree (is_tree below): its keys have yet to be moved into
+                                          // the pages, which are written at [position - replay_rows.size(), position)
   std::vector<PageTable> pages;           // one per cache group
 };
 
@@ -44,5 +45,14 @@ struct RoundPlan {
   std::vector<PlanRow> rows;
   std::vector<PlanLane> lanes;
 };
+
+/// Whether the lane's rows are anything but a chain, in which every row's parent is the row before it. replay_tree means a
+/// tree in exactly this sense: a drafted tree that happens to be a chain is one, and its keys went straight into the pages.
+inline bool is_tree(const RoundPlan& plan, const PlanLane& lane) {
+  for (std::int32_t row = lane.first_row + 1; row < lane.first_row + lane.row_count; ++row) {
+    if (plan.rows[static_cast<std::size_t>(row)].parent_row != row - 1) return true;
+  }
+  return false;
+}
 
 }  // namespace tensorfold

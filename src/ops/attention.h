@@ -13,6 +13,11 @@
 // segment's end. Segments merge in ascending order by one fold function; a segment without visible keys is skipped.
 // out = O / l (fp32), multiplied by sigmoid(gate) when there is a gate, rounded once to bf16.
 // The reference backend computes plain softmax in fp64.
+//
+// Trees (LaneSpan::parents): a row sees the committed keys and those of its path, each at its sequence index. A tile that
+// holds window positions is gathered per path, so that a row's bits are those of its path as a chain. attention_prepare
+// leaves a tree's keys and values in the slot; attention_replay moves the accepted ones into the pages, and runs before
+// anything reads or writes the lane's pages or slot again.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +31,15 @@ struct KvGeometry {
   std::int32_t head_dim = 0;
 };
 
-/// One layer's pool of pages. A page holds keys and values of 64 consecutive positions for all kv heads in the backend's
-/// own layout; page 0 is reserved for padding rows. Pages are zeroed when handed to a stream.
+/// One layer's pool of pages, and its share of the slots. A page holds keys and values of 64 consecutive positions for all
+/// kv heads in the backend's own layout; page 0 is reserved for padding rows. Pages are zeroed when handed to a stream.
 struct KvPool {
   void* pages = nullptr;
   std::size_t page_bytes = 0;  // Backend::kv_page_bytes
+  /// Keys and values of one tree of up to kTreeRowsMax rows a slot: slot s's at trees + s · tree_bytes. Null where no lane
+  /// brings a tree.
+  void* trees = nullptr;
+  std::size_t tree_bytes = 0;  // Backend::kv_tree_bytes
 };
 
 /// cos/sin of every position, computed in double on the host and rounded to fp32: table[(position · rotary_dims/2 + i)·2]
@@ -73,6 +82,15 @@ struct AttentionParams {
   const float* gate = nullptr;
   std::int64_t gate_stride = 0, gate_offset = 0, gate_head_stride = 0;
   Activation* out = nullptr;      // [rows, heads · head_dim]
+};
+
+/// Moves keys and values of the accepted rows of trees: for every lane with replay_tree, those of row replay_rows[i] of
+/// slot's tree go to sequence index position − replay_count + i. Other lanes are left alone, rows are not looked at.
+struct AttentionReplayParams {
+  KvGeometry geometry;
+  KvPool pool;
+  const LaneSpan* lanes = nullptr;
+  std::int32_t lane_count = 0;
 };
 
 /// End (exclusive) of the segment that holds key `position`: 128 keys below 2,048, 256 to 8,192, 512 to 32,768, 1,024

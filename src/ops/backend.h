@@ -70,15 +70,18 @@ class Backend {
 
   // --- attention.h
   virtual std::size_t kv_page_bytes(const KvGeometry& geometry) const = 0;
+  virtual std::size_t kv_tree_bytes(const KvGeometry& geometry) const = 0;
   virtual void attention_prepare(const AttentionPrepareParams& params) = 0;
   virtual void attention(const AttentionParams& params) = 0;
+  virtual void attention_replay(const AttentionReplayParams& params) = 0;
 
   // --- elementwise.h
   virtual void gated_activation(const GatedActivationParams& params) = 0;
   virtual void soft_cap(const SoftCapParams& params) = 0;
 
   // --- gated_delta.h
-  virtual std::size_t gated_delta_slot_bytes(const GatedDeltaGeometry& geometry) const = 0;
+  virtual std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const = 0;
+  virtual std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const = 0;
   virtual void gated_delta(const GatedDeltaParams& params) = 0;
   virtual void gated_delta_settle(const GatedDeltaSettleParams& params) = 0;
 

@@ -1,13 +1,15 @@
 // The Gated DeltaNet mixer between its projections: causal convolution, gates, L2 norms, delta-rule recurrence, gated norm
 // (families-a.md 1.3, steps 2-7). One operation, because its state is committed late as a whole.
 //
-// A lane's slot (backend-defined layout, gated_delta_slot_bytes) holds the recurrent state S [v_heads, k_dim, v_dim] fp32,
-// the convolution tail (last conv_kernel − 1 pre-convolution rows, fp32) and the inputs of one window of up to
-// kWindowRowsMax rows (what a replay needs). A zeroed slot is the state before the first token.
+// A lane's slot (backend-defined layout, slot_bytes apart) holds, in its first gated_delta_state_bytes, the recurrent state
+// S [v_heads, k_dim, v_dim] fp32 and the convolution tail (last conv_kernel − 1 pre-convolution rows, fp32); then the inputs
+// of one window (what a replay needs), gated_delta_window_row_bytes a row, as many rows as fit. A slot whose state is zeroed
+// stands before the first token.
 //
 // Per lane: first the accepted rows of the kept window (LaneSpan::replay_rows) are replayed into state and tail; then the
 // pass's rows run in order. When the span commits, state and tail are written after its last row; otherwise they keep the
 // value after the replay, and the rows' inputs become the slot's window. A row's bits don't depend on which happened.
+// In a tree (LaneSpan::parents) a row starts from the state after its parent, and its convolution reads its own path.
 //
 // Arithmetic per row (fp32): c = Σ_j w[:, j]·X[t − K + 1 + j], taps ascending by fma from 0, then silu; q, k, v split; value
 // head j reads key head j / (v_heads / k_heads); beta = sigmoid(b); g = −exp(A_log)·softplus(a + dt_bias) (softplus linear

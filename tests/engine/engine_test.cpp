@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <numeric>
 #include <stdexcept>
 
 #include "base/error.h"
 #include "engine/host_sampler.h"
 #include "engine/verify/serial_run.h"
 #include "fake_model.h"
+#include "naive_sampler.h"
 #include "stream_probe.h"
 
 namespace tensorfold {
@@ -60,10 +62,42 @@ TEST(Engine, RepliesWithTheSerialRunsTokens) {
   EXPECT_EQ(finish.statistics.reply_tokens, 20);
   EXPECT_EQ(finish.statistics.rounds, 19);  // the first token comes from the prompt's last row
   EXPECT_EQ(finish.statistics.seed, 4321u);
+  const std::vector<std::int32_t>& widths = finish.statistics.prefill_widths;  // slices are cut by measured time
+  EXPECT_EQ(std::accumulate(widths.begin(), widths.end(), 0), 100);
   EXPECT_GT(finish.statistics.time_to_first_token_seconds, 0.0);
   EXPECT_EQ(probe.progress().back().tokens_done, 100);
   EXPECT_EQ(probe.progress().back().tokens_total, 100);
   EXPECT_EQ(probe.tokens()[7].index, 7);
+}
+
+// Penalties and biases count what the stream has committed: the serial run with the definition beside it.
+TEST(Engine, PenaltiesFollowTheReplySoFar) {
+  for (const double temperature : {0.0, 1.0}) {
+    const auto engine = start();
+    const std::vector<std::int32_t> prompt = counting_prompt(90);
+    StreamRequest request = request_of(prompt, 60);
+    request.sampling = {temperature, 0, 0.95, 0.0, 99};
+    request.logit_rule = {1.4, 0.3, 0.8, {{3, -100.0}, {8, 2.0}, {60, 1.0}}};
+    const LogitRule rule = request.logit_rule;
+    const std::vector<std::int32_t> reply = reply_of(*engine, std::move(request));
+    fold::SerialRun serial(std::make_unique<FakeModel>(), 400);
+    serial.begin();
+    const float* logits = nullptr;
+    for (const std::int32_t token : prompt) logits = serial.feed(token);
+    const auto count = static_cast<std::ptrdiff_t>(serial.facts().vocabulary_size);
+    int changed = 0;
+    for (std::size_t i = 0; i < reply.size(); ++i) {
+      const std::vector<float> raw(logits, logits + count);
+      const std::vector<std::int32_t> before(reply.begin(), reply.begin() + static_cast<std::ptrdiff_t>(i));
+      const std::vector<float> row = testing::naive_adjust(raw, rule, prompt, before);
+      const auto position = static_cast<std::int64_t>(prompt.size() + i);
+      const Draw draw = testing::naive_draw(row, nullptr, {temperature, 0, 0.95, 0.0, 99}, position);
+      ASSERT_EQ(reply[i], draw.token) << i;
+      changed += testing::naive_draw(raw, nullptr, {temperature, 0, 0.95, 0.0, 99}, position).token != draw.token;
+      logits = serial.feed(draw.token);
+    }
+    EXPECT_GT(changed, 5);
+  }
 }
 
 TEST(Engine, ManyLanesEachEqualToItselfAlone) {
@@ -361,6 +395,23 @@ TEST(Engine, BadRequestsAreRefusedWithWhatToDo) {
   request = request_of({1}, 1);
   request.sampling.min_p = 1.5;
   EXPECT_NE(refusal(*engine, std::move(request)), "accepted");
+  const LogitRule rules[] = {{0.0, 0, 0, {}},
+                             {-1.0, 0, 0, {}},
+                             {NAN, 0, 0, {}},
+                             {INFINITY, 0, 0, {}},
+                             {1.0, NAN, 0, {}},
+                             {1.0, 0, INFINITY, {}},
+                             {1.0, 0, 0, {{61, 1.0}}},
+                             {1.0, 0, 0, {{-1, 1.0}}},
+                             {1.0, 0, 0, {{5, 1.0}, {5, 1.0}}},
+                             {1.0, 0, 0, {{5, NAN}}},
+                             {1.0, 0, 0, {{7, 1.0}, {5, 1.0}}},
+                             {1.0, 0, 0, std::vector<TokenBias>(limits::kLogitBiasTokensMax + 1)}};
+  for (const LogitRule& rule : rules) {
+    request = request_of({1}, 1);
+    request.logit_rule = rule;
+    EXPECT_NE(refusal(*engine, std::move(request)), "accepted");
+  }
   EXPECT_EQ(reply_of(*engine, request_of(counting_prompt(150), 50)).size(), 50u);  // the promise, to the last token
   EXPECT_EQ(reply_of(*engine, request_of(counting_prompt(200), 0)).size(), 0u);
 }

@@ -5,11 +5,33 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "engine/host_sampler.h"
 
 namespace tensorfold::testing {
+
+/// Penalties and biases written down once more: every id is counted and computed. `reply` includes the row's path.
+inline std::vector<float> naive_adjust(const std::vector<float>& logits, const LogitRule& rule,
+                                       const std::vector<std::int32_t>& prompt,
+                                       const std::vector<std::int32_t>& reply) {
+  std::vector<float> adjusted = logits;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const auto id = static_cast<std::int32_t>(i);
+    const auto in_prompt = std::count(prompt.begin(), prompt.end(), id);
+    const auto in_reply = std::count(reply.begin(), reply.end(), id);
+    double x = logits[i];
+    if (std::isinf(x)) continue;
+    if (in_prompt + in_reply > 0) x = x > 0 ? x / rule.repetition_penalty : x * rule.repetition_penalty;
+    x -= rule.frequency_penalty * static_cast<double>(in_reply);
+    if (in_reply > 0) x -= rule.presence_penalty;
+    for (const TokenBias& bias : rule.bias) x += bias.token == id ? bias.bias : 0.0;
+    const double bound = std::numeric_limits<float>::max();
+    adjusted[i] = static_cast<float>(std::min(std::max(x, -bound), bound));
+  }
+  return adjusted;
+}
 
 inline Draw naive_draw(const std::vector<float>& logits, const std::vector<std::uint32_t>* allowed,
                        const SamplingRule& rule, std::int64_t position) {
@@ -34,7 +56,7 @@ inline Draw naive_draw(const std::vector<float>& logits, const std::vector<std::
   }
   if (rule.top_p > 0 && rule.top_p < 1) {
     std::size_t kept = 0;
-    if (rule.top_k > 0) {
+    if (rule.top_k > 0 && rule.top_k <= 256) {
       double total = 0, cumulative = 0;
       for (const Entry& entry : entries) total += exp_exact(entry.s - entries[0].s);
       for (const Entry& entry : entries) {

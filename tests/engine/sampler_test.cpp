@@ -28,7 +28,7 @@ std::vector<float> random_logits(std::mt19937_64& random, int count, int shape) 
 
 SamplingRule random_rule(std::mt19937_64& random) {
   const double temperatures[] = {0.0, 1.0, 0.7, 1.5, 1e-9, 20.0};
-  const std::int32_t top_ks[] = {0, 0, 1, 2, 20, 64, 300, 100000};
+  const std::int32_t top_ks[] = {0, 0, 1, 2, 20, 64, 256, 257, 300, 600, 4000, 100000};
   const double top_ps[] = {1.0, 1.0, 0.95, 0.5, 0.999999, 1e-9, 0.0};
   const double min_ps[] = {0.0, 0.0, 0.05, 0.9, 1.0, 1e-300};
   SamplingRule rule;
@@ -85,6 +85,75 @@ TEST(Sampler, FastEqualsTheDefinitionOnEveryPath) {
   }
 }
 
+// Prompts, replies and paths of few ids, so that most counts are above one; every mask, filter and adjustment together.
+TEST(Sampler, AdjustedDrawsEqualTheDefinition) {
+  std::mt19937_64 random(17);
+  const auto tokens = [&random](std::size_t length, int count) {
+    std::vector<std::int32_t> ids(length);
+    for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(count));
+    return ids;
+  };
+  const double penalties[] = {1.0, 1.0, 1.3, 0.5, 1e-300, 1e300};
+  const double shifts[] = {0.0, 0.0, 0.5, 2.0, -1.5, 1e300};
+  int changed = 0;
+  for (int trial = 0; trial < 4000; ++trial) {
+    const int count = trial % 5 == 0 ? 1201 : 40;
+    const std::vector<float> logits = random_logits(random, count, trial);
+    LogitRule rule;
+    rule.repetition_penalty = penalties[random() % std::size(penalties)];
+    rule.frequency_penalty = shifts[random() % std::size(shifts)];
+    rule.presence_penalty = shifts[random() % std::size(shifts)];
+    for (std::int32_t id = 0; id < count && trial % 2 == 0; id += 1 + static_cast<std::int32_t>(random() % 9)) {
+      rule.bias.push_back({id, static_cast<double>(random() % 201) - 100.0});
+    }
+    const std::vector<std::int32_t> prompt = tokens(random() % 30, count), reply = tokens(random() % 30, count),
+                                    path = tokens(random() % 17, count);
+    LogitAdjust adjust(rule, prompt);
+    for (const std::int32_t token : reply) adjust.commit(token);
+    std::vector<AdjustedLogit> adjusted;
+    adjust.collect(logits.data(), path, adjusted);
+    std::vector<std::int32_t> counted = reply;
+    counted.insert(counted.end(), path.begin(), path.end());
+    const std::vector<float> expected_row = testing::naive_adjust(logits, rule, prompt, counted);
+    std::vector<float> row = logits;
+    for (const AdjustedLogit& change : adjusted) row[static_cast<std::size_t>(change.token)] = change.logit;
+    ASSERT_EQ(row, expected_row) << "trial " << trial;
+
+    std::vector<std::uint32_t> allowed(static_cast<std::size_t>(count + 31) / 32);
+    for (std::uint32_t& word : allowed) word = static_cast<std::uint32_t>(random() & random());
+    const bool masked = trial % 3 == 0;
+    const SamplingRule sampling = random_rule(random);
+    HostSampler sampler(count);
+    const Draw expected = testing::naive_draw(expected_row, masked ? &allowed : nullptr, sampling, trial);
+    const Draw drawn = sampler.draw(logits.data(), masked ? allowed.data() : nullptr, sampling, trial, adjusted);
+    ASSERT_EQ(drawn.status, expected.status) << "trial " << trial;
+    ASSERT_EQ(drawn.token, expected.token) << "trial " << trial;
+    changed += testing::naive_draw(logits, masked ? &allowed : nullptr, sampling, trial).token != expected.token;
+    // A path that was looked at leaves nothing behind, and committing it says the same.
+    adjust.collect(logits.data(), {}, adjusted);
+    for (const std::int32_t token : path) adjust.commit(token);
+    adjust.collect(logits.data(), {}, adjusted);
+    row = logits;
+    for (const AdjustedLogit& change : adjusted) row[static_cast<std::size_t>(change.token)] = change.logit;
+    ASSERT_EQ(row, expected_row) << "trial " << trial;
+  }
+  EXPECT_GT(changed, 1000);  // the adjustments must matter
+}
+
+TEST(Sampler, ATopKOfTheWholeVocabularyIsNone) {
+  std::mt19937_64 random(23);
+  for (int trial = 0; trial < 300; ++trial) {
+    const int count = 300 + trial;
+    const std::vector<float> logits = random_logits(random, count, trial);
+    HostSampler sampler(count);
+    SamplingRule rule = random_rule(random);
+    rule.top_k = 0;
+    const std::int32_t all = sampler.draw(logits.data(), nullptr, rule, trial).token;
+    rule.top_k = count;
+    ASSERT_EQ(sampler.draw(logits.data(), nullptr, rule, trial).token, all) << trial;
+  }
+}
+
 TEST(Sampler, WideNucleusOverALargeVocabulary) {
   std::mt19937_64 random(11);
   const int count = 151'936;
@@ -94,6 +163,7 @@ TEST(Sampler, WideNucleusOverALargeVocabulary) {
     SamplingRule rule;
     rule.temperature = 1.0 + trial;
     rule.top_p = trial % 2 == 0 ? 0.999 : 0.5;
+    rule.top_k = trial % 3 == 0 ? 0 : 20'000;
     rule.seed = random();
     const Draw expected = testing::naive_draw(logits, nullptr, rule, trial);
     ASSERT_EQ(sampler.draw(logits.data(), nullptr, rule, trial).token, expected.token) << trial;
@@ -219,11 +289,8 @@ TEST(Sampler, ADrawOverALargeVocabularyIsQuick) {
   const int count = 262'144;
   const std::vector<float> logits = random_logits(random, count, 0);
   HostSampler sampler(count);
-  const SamplingRule rules[] = {{0.0, 0, 1.0, 0.0, 1},
-                                {1.0, 0, 1.0, 0.0, 1},
-                                {1.0, 0, 0.95, 0.0, 1},
-                                {1.0, 20, 0.95, 0.0, 1},
-                                {1.0, 0, 1.0, 0.05, 1}};
+  const SamplingRule rules[] = {{0.0, 0, 1.0, 0.0, 1},   {1.0, 0, 1.0, 0.0, 1},       {1.0, 0, 0.95, 0.0, 1},
+                                {1.0, 20, 0.95, 0.0, 1}, {1.0, 50'000, 0.95, 0.0, 1}, {1.0, 0, 1.0, 0.05, 1}};
   for (const SamplingRule& rule : rules) {
     double best = 1e9;
     for (int repeat = 0; repeat < 12; ++repeat) {

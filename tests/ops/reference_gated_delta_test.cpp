@@ -31,7 +31,7 @@ class Mixer {
     for (float& value : decay_) value = -std::fabs(value);
     fill(dt_bias_, geometry.v_heads, 1.0f);
     fill(norm_weight_, geometry.v_dim, 1.0f);
-    slot_bytes_ = backend_->gated_delta_slot_bytes(geometry);
+    slot_bytes_ = backend_->gated_delta_state_bytes(geometry) + 16 * backend_->gated_delta_window_row_bytes(geometry);
     slots_ = backend_->allocate(slot_bytes_ * 4, "slots");
     out_.resize(static_cast<std::size_t>(rows * values_));
   }

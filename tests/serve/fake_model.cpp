@@ -146,6 +146,7 @@ std::unique_ptr<StreamHandle> FakeEngine::open(StreamRequest request, StreamSink
   stream->request = std::move(request);
   stream->sink = std::move(sink);
   std::lock_guard lock(mutex_);
+  if (streams_.size() >= requests_max_) fail(ErrorCode::kResourceExhausted, "the queue is full");
   last_owner_ = stream->request.prompt.owner;
   last_drafts_ = stream->request.drafts;
   streams_.push_back(stream);

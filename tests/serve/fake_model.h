@@ -57,6 +57,8 @@ class FakeEngine final : public Engine {
 
   int cancelled() const { return cancelled_; }
   int running() const { return load().running; }
+  /// open() refuses, as a full queue does, once this many requests are there.
+  void set_requests_max(std::size_t count) { requests_max_ = count; }
   std::string last_owner() const;
   bool last_drafts() const { return last_drafts_; }
 
@@ -72,6 +74,7 @@ class FakeEngine final : public Engine {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Stream>> streams_;
+  std::atomic<std::size_t> requests_max_{1u << 20};
   std::atomic<int> cancelled_{0};
   std::atomic<bool> last_drafts_{true};
   std::string last_owner_;

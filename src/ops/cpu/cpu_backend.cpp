@@ -118,6 +118,7 @@ class CpuBackend final : public Backend {
     cpu::rms_norm_add(context_, params);
   }
   std::size_t kv_page_bytes(const KvGeometry& geometry) const override { return cpu::kv_page_bytes(geometry); }
+  std::size_t kv_tree_bytes(const KvGeometry& geometry) const override { return cpu::kv_tree_bytes(geometry); }
   void attention_prepare(const AttentionPrepareParams& params) override {
     const cpu::ComputeModeScope mode;
     cpu::attention_prepare(context_, params);
@@ -125,6 +126,10 @@ class CpuBackend final : public Backend {
   void attention(const AttentionParams& params) override {
     const cpu::ComputeModeScope mode;
     cpu::attention(context_, params);
+  }
+  void attention_replay(const AttentionReplayParams& params) override {
+    const cpu::ComputeModeScope mode;
+    cpu::attention_replay(context_, params);
   }
   void gated_activation(const GatedActivationParams& params) override {
     const cpu::ComputeModeScope mode;
@@ -134,8 +139,11 @@ class CpuBackend final : public Backend {
     const cpu::ComputeModeScope mode;
     cpu::soft_cap(context_, params);
   }
-  std::size_t gated_delta_slot_bytes(const GatedDeltaGeometry& geometry) const override {
-    return cpu::gated_delta_slot_bytes(geometry);
+  std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const override {
+    return cpu::gated_delta_state_bytes(geometry);
+  }
+  std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const override {
+    return cpu::gated_delta_window_row_bytes(geometry);
   }
   void gated_delta(const GatedDeltaParams& params) override {
     const cpu::ComputeModeScope mode;

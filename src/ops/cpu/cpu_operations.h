@@ -13,10 +13,13 @@ void gated_activation(CpuContext& context, const GatedActivationParams& params);
 void soft_cap(CpuContext& context, const SoftCapParams& params);
 
 std::size_t kv_page_bytes(const KvGeometry& geometry);
+std::size_t kv_tree_bytes(const KvGeometry& geometry);
 void attention_prepare(CpuContext& context, const AttentionPrepareParams& params);
 void attention(CpuContext& context, const AttentionParams& params);
+void attention_replay(CpuContext& context, const AttentionReplayParams& params);
 
-std::size_t gated_delta_slot_bytes(const GatedDeltaGeometry& geometry);
+std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry);
+std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry);
 void gated_delta(CpuContext& context, const GatedDeltaParams& params);
 void gated_delta_settle(CpuContext& context, const GatedDeltaSettleParams& params);
 

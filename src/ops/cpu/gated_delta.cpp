@@ -1,20 +1,23 @@
 // The Gated DeltaNet mixer on the CPU: the layout of a slot, and the three loops that a pass is made of. The arithmetic
 // is in kernels_gated_delta.inl.
 //
-// Slot, fp32: state [v_heads][v_dim / 16][k_dim][16] | tail [conv_kernel − 1, channels] | window [kWindowRowsMax,
-// channels + 2·v_heads], a window row being the pre-convolution channels, then b, then a: a replay runs the very
-// kernels that the row would have run.
+// Slot, fp32: state [v_heads][v_dim / 16][k_dim][16] | tail [conv_kernel − 1, channels] | window [rows, channels +
+// 2·v_heads], a window row being the pre-convolution channels, then b, then a: a replay runs the very kernels that the
+// row would have run.
 //
 // A lane's rows form one sequence: the tail, the replayed rows, the pass's rows. Loop 1 (rows × heads) convolves,
 // normalises and forms the gates; loop 2 (value heads × sixteen columns) runs the recurrence through all rows, its
 // output taking v's place; loop 3 (rows × heads) norms and gates the output, and writes tail and window.
+//
+// In a tree each row convolves the inputs of its own path, and loop 2 walks the rows depth first: a row's state is kept
+// only while a sibling still has to start from its parent's (state_steps).
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "base/error.h"
-#include "base/limits.h"
 #include "ops/cpu/cpu_operations.h"
+#include "ops/row_tree.h"
 
 namespace tensorfold::ops::cpu {
 namespace {
@@ -27,8 +30,10 @@ struct SlotLayout {
         tail_rows(g.conv_kernel - 1),
         tail(g.v_heads * chunks * chunk_floats),
         window(tail + round_up_16(tail_rows * channels)),
-        window_stride(round_up_16(channels + 2ll * g.v_heads)),
-        floats(window + limits::kWindowRowsMax * window_stride) {}
+        window_stride(round_up_16(channels + 2ll * g.v_heads)) {}
+  std::int64_t window_rows(std::size_t slot_bytes) const {
+    return (static_cast<std::int64_t>(slot_bytes / sizeof(float)) - window) / window_stride;
+  }
   std::int64_t channels;
   std::int64_t chunks;
   std::int64_t chunk_floats;
@@ -36,8 +41,37 @@ struct SlotLayout {
   std::int64_t tail;  // offsets in floats; the state is at 0
   std::int64_t window;
   std::int64_t window_stride;
-  std::int64_t floats;
 };
+
+/// One row of a tree in loop 2: the state that it starts from is in buffer `from`, the one that it leaves goes to `to`.
+struct StateStep {
+  std::int32_t row;
+  std::int32_t from, to;
+};
+
+/// Rows depth first. The last child takes its parent's buffer over; the others copy it first, because their siblings
+/// start from it too.
+std::vector<StateStep> state_steps(const RowTree& tree) {
+  std::vector<StateStep> steps;
+  RowTree::Rows buffer{};         // of a row's state after its step
+  RowTree::Rows children_left{};  // not yet visited
+  for (std::int32_t row = 1; row < tree.row_count; ++row) {
+    ++children_left[static_cast<std::size_t>(tree.parent[static_cast<std::size_t>(row)])];
+  }
+  for (std::int32_t i = 0; i < tree.row_count; ++i) {
+    const std::int32_t row = tree.preorder[static_cast<std::size_t>(i)];
+    const auto at = static_cast<std::size_t>(row);
+    if (row > 0) {
+      const auto parent = static_cast<std::size_t>(tree.parent[at]);
+      // A copy goes one buffer up: whatever used it before was a sibling's branch, and that is finished.
+      buffer[at] = --children_left[parent] == 0 ? buffer[parent] : buffer[parent] + 1;
+      steps.push_back({row, buffer[parent], buffer[at]});
+    } else {
+      steps.push_back({0, 0, 0});
+    }
+  }
+  return steps;
+}
 
 struct LaneSequence {
   const LaneSpan* lane = nullptr;
@@ -46,6 +80,8 @@ struct LaneSequence {
   std::int64_t replayed = 0;
   std::int64_t rows = 0;         // replayed and new
   std::int64_t first_input = 0;  // in inputs_: the tail's rows, then `rows` more
+  std::int64_t first_path = 0;   // in paths_, of a tree: the taps of each row
+  std::vector<StateStep> steps;  // of a tree
 };
 
 class GatedDeltaPass {
@@ -74,7 +110,7 @@ class GatedDeltaPass {
   void gather() {
     for (std::int32_t l = 0; l < p_.lane_count; ++l) {
       const LaneSpan& lane = p_.lanes[l];
-      TF_ASSERT(lane.commits || lane.row_count <= limits::kWindowRowsMax);
+      TF_ASSERT(lane.commits || lane.row_count <= layout_.window_rows(p_.slot_bytes));
       LaneSequence sequence;
       sequence.lane = &lane;
       sequence.slot = reinterpret_cast<float*>(static_cast<std::byte*>(p_.slots) +
@@ -85,6 +121,7 @@ class GatedDeltaPass {
       sequence.first_input = static_cast<std::int64_t>(inputs_.size());
       total_rows_ += sequence.rows;
       gather_inputs(sequence);
+      if (lane.parents != nullptr) gather_tree(sequence);
       sequences_.push_back(sequence);
     }
   }
@@ -95,10 +132,30 @@ class GatedDeltaPass {
       inputs_.push_back(sequence.slot + layout_.tail + j * layout_.channels);
     }
     for (std::int32_t i = 0; i < lane.replay_count; ++i) {
-      TF_ASSERT(lane.replay_rows[i] >= 0 && lane.replay_rows[i] < limits::kWindowRowsMax);
+      TF_ASSERT(lane.replay_rows[i] >= 0 && lane.replay_rows[i] < layout_.window_rows(p_.slot_bytes));
       inputs_.push_back(sequence.slot + layout_.window + lane.replay_rows[i] * layout_.window_stride);
     }
     for (std::int32_t r = 0; r < lane.row_count; ++r) inputs_.push_back(projected(lane, r) + p_.qkv_offset);
+  }
+
+  /// The inputs of each row's convolution: the last ones of its path, the row's own at the end.
+  void gather_tree(LaneSequence& sequence) {
+    const RowTree tree = row_tree(*sequence.lane);
+    sequence.steps = state_steps(tree);
+    buffers_ = std::max(buffers_, tree.depth_max + 1);
+    sequence.first_path = static_cast<std::int64_t>(paths_.size());
+    const std::int64_t first_new = sequence.first_input + layout_.tail_rows + sequence.replayed;
+    for (std::int32_t row = 0; row < tree.row_count; ++row) {
+      std::int32_t on_path = row;
+      std::int64_t input = first_new + row;
+      paths_.resize(paths_.size() + static_cast<std::size_t>(g_.conv_kernel));
+      for (std::int32_t tap = 1; tap <= g_.conv_kernel; ++tap) {
+        paths_[paths_.size() - static_cast<std::size_t>(tap)] = inputs_[static_cast<std::size_t>(input)];
+        on_path = on_path >= 0 ? tree.parent[static_cast<std::size_t>(on_path)] : -1;
+        // Above the root: the committed rows, one after the other.
+        input = on_path >= 0 ? first_new + on_path : std::min(input, first_new) - 1;
+      }
+    }
   }
 
   const float* projected(const LaneSpan& lane, std::int64_t row) const {
@@ -140,13 +197,24 @@ class GatedDeltaPass {
     const LaneSequence& sequence = sequences_[static_cast<std::size_t>(piece.sequence)];
     float* rows = working_ + (sequence.first_row + piece.row_begin) * stride_;
     const std::int64_t count = piece.row_end - piece.row_begin;
-    const float* const* inputs = inputs_.data() + sequence.first_input + piece.row_begin;
+    // Replayed rows and chains follow one another; a tree's rows bring the taps of their paths.
+    const std::int64_t chain_rows =
+        sequence.steps.empty() ? count : std::clamp<std::int64_t>(sequence.replayed - piece.row_begin, 0, count);
     const std::int64_t keys = 2ll * g_.k_heads;
     for (std::int64_t head = piece.head_begin; head < piece.head_end; ++head) {
       const bool is_value = head >= keys;
       const std::int64_t channel = is_value ? keys * g_.k_dim + (head - keys) * g_.v_dim : head * g_.k_dim;
-      kernels_.delta_convolve(inputs, count, channel, is_value ? g_.v_dim : g_.k_dim, p_.conv_weight, g_.conv_kernel,
-                              rows + channel, stride_);
+      const std::int64_t width = is_value ? g_.v_dim : g_.k_dim;
+      if (chain_rows > 0) {
+        kernels_.delta_convolve(inputs_.data() + sequence.first_input + piece.row_begin, 1, chain_rows, channel, width,
+                                p_.conv_weight, g_.conv_kernel, rows + channel, stride_);
+      }
+      if (chain_rows < count) {
+        const std::int64_t first = piece.row_begin + chain_rows - sequence.replayed;
+        kernels_.delta_convolve(paths_.data() + sequence.first_path + first * g_.conv_kernel, g_.conv_kernel,
+                                count - chain_rows, channel, width, p_.conv_weight, g_.conv_kernel,
+                                rows + chain_rows * stride_ + channel, stride_);
+      }
       if (is_value) continue;
       for (std::int64_t r = 0; r < count; ++r) {
         kernels_.delta_normalise(rows + r * stride_ + channel, g_.k_dim, head < g_.k_heads);
@@ -176,13 +244,14 @@ class GatedDeltaPass {
 
   void recur() {
     const std::int64_t per_lane = g_.v_heads * layout_.chunks;
-    float* scratch = context_.thread_scratch.floats(layout_.chunk_floats * context_.pool.thread_count());
+    const std::int64_t per_thread = layout_.chunk_floats * buffers_;
+    float* scratch = context_.thread_scratch.floats(per_thread * context_.pool.thread_count());
     const std::int64_t items = static_cast<std::int64_t>(sequences_.size()) * per_lane;
     const std::int64_t work = total_rows_ * per_lane * g_.k_dim * 8;
     run_items(context_, items, work, [&](std::int64_t item, int thread) {
       const std::int64_t index = item % per_lane;
       recur_chunk(sequences_[static_cast<std::size_t>(item / per_lane)], index / layout_.chunks, index % layout_.chunks,
-                  scratch + thread * layout_.chunk_floats);
+                  scratch + thread * per_thread);
     });
   }
 
@@ -203,21 +272,44 @@ class GatedDeltaPass {
       c.rows = sequence.replayed;
       c.outputs = false;
       kernels_.delta_chunk(c);
-      const std::int64_t skipped = sequence.replayed * stride_;
-      c.q += skipped;
-      c.k += skipped;
-      c.v += skipped;
-      c.beta += skipped;
-      c.growth += skipped;
+      c = skip_rows(c, sequence.replayed);
     }
     c.rows = sequence.rows - sequence.replayed;
     if (c.rows == 0) return;
     c.outputs = true;
     if (!sequence.lane->commits) {
-      std::memcpy(scratch, c.state, static_cast<std::size_t>(layout_.chunk_floats) * sizeof(float));
+      copy_state(c.state, scratch);
       c.state = scratch;
     }
-    kernels_.delta_chunk(c);
+    if (sequence.steps.empty()) {
+      kernels_.delta_chunk(c);
+    } else {
+      recur_tree(sequence.steps, c, scratch);
+    }
+  }
+
+  void recur_tree(const std::vector<StateStep>& steps, const DeltaChunk& rows, float* buffers) {
+    for (const StateStep& step : steps) {
+      DeltaChunk c = skip_rows(rows, step.row);
+      c.rows = 1;
+      c.state = buffers + step.to * layout_.chunk_floats;
+      if (step.from != step.to) copy_state(buffers + step.from * layout_.chunk_floats, c.state);
+      kernels_.delta_chunk(c);
+    }
+  }
+
+  DeltaChunk skip_rows(DeltaChunk chunk, std::int64_t rows) const {
+    const std::int64_t skipped = rows * stride_;
+    chunk.q += skipped;
+    chunk.k += skipped;
+    chunk.v += skipped;
+    chunk.beta += skipped;
+    chunk.growth += skipped;
+    return chunk;
+  }
+
+  void copy_state(const float* from, float* to) const {
+    std::memcpy(to, from, static_cast<std::size_t>(layout_.chunk_floats) * sizeof(float));
   }
 
   std::int64_t value_channel(std::int64_t head) const { return 2ll * g_.k_heads * g_.k_dim + head * g_.v_dim; }
@@ -285,20 +377,26 @@ class GatedDeltaPass {
   std::int64_t growth_;
   std::vector<LaneSequence> sequences_;
   std::vector<const float*> inputs_;
+  std::vector<const float*> paths_;  // trees: [row][tap]
+  std::int32_t buffers_ = 1;         // states that loop 2 keeps at a time
   std::int64_t total_rows_ = 0;
   float* working_ = nullptr;
 };
 
 }  // namespace
 
-std::size_t gated_delta_slot_bytes(const GatedDeltaGeometry& geometry) {
-  return static_cast<std::size_t>(SlotLayout(geometry).floats) * sizeof(float);
+std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) {
+  return static_cast<std::size_t>(SlotLayout(geometry).window) * sizeof(float);
+}
+
+std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) {
+  return static_cast<std::size_t>(SlotLayout(geometry).window_stride) * sizeof(float);
 }
 
 void gated_delta(CpuContext& context, const GatedDeltaParams& p) {
   TF_ASSERT(p.geometry.k_heads > 0 && p.geometry.v_heads % p.geometry.k_heads == 0);
   TF_ASSERT(p.geometry.conv_kernel >= 2 && p.geometry.conv_kernel <= 8);
-  TF_ASSERT(p.slot_bytes >= gated_delta_slot_bytes(p.geometry));
+  TF_ASSERT(p.slot_bytes >= gated_delta_state_bytes(p.geometry));
   GatedDeltaPass(context, p).run();
 }
 

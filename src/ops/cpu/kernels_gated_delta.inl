@@ -7,9 +7,9 @@ namespace {
 
 constexpr std::int64_t kTapsMax = 8;
 
-/// rows[r .. r + taps - 1] are the inputs of output row r. Sixteen channels at a time, whose weights are turned once.
-void delta_convolve(const float* const* rows, std::int64_t count, std::int64_t first_channel, std::int64_t channels,
-                    const float* weight, std::int64_t taps, float* out, std::int64_t out_stride) {
+/// rows[r · step .. + taps - 1] are the inputs of output row r. Sixteen channels at a time, whose weights are turned once.
+void delta_convolve(const float* const* rows, std::int64_t step, std::int64_t count, std::int64_t first_channel,
+                    std::int64_t channels, const float* weight, std::int64_t taps, float* out, std::int64_t out_stride) {
   for (std::int64_t c = 0; c < channels; c += 16) {
     const std::int64_t n = channels - c < 16 ? channels - c : 16;
     float turned[kTapsMax][16] = {};
@@ -20,7 +20,7 @@ void delta_convolve(const float* const* rows, std::int64_t count, std::int64_t f
     for (std::int64_t r = 0; r < count; ++r) {
       F32x16 sum = splat(0.0f);
       for (std::int64_t j = 0; j < taps; ++j) {
-        sum = fma(load(turned[j]), load_first(rows[r + j] + first_channel + c, n), sum);
+        sum = fma(load(turned[j]), load_first(rows[r * step + j] + first_channel + c, n), sum);
       }
       store_first(out + r * out_stride + c, silu_lanes(sum), n);
     }

@@ -89,8 +89,8 @@ TF_INLINE void decode_two_rows(const std::uint8_t* codes, const RowScales& rows,
     const std::uint8_t* from = codes + block.value * (64 * kBits);
     std::uint8_t* to = tiles + block.value * tile_step + kRow * 64;
     constexpr int kMaskThenSet = 0xea;  // (a and b) or c
-    const __m512i even =
-        _mm512_ternarylogic_epi32(code_words<kBits, kRow>(from), mask_of_code, words_of(16), kMaskThenSet);
+    const __m512i even_codes = code_words<kBits, kRow>(from);  // (clang's intrinsic is a macro: no commas inside)
+    const __m512i even = _mm512_ternarylogic_epi32(even_codes, mask_of_code, words_of(16), kMaskThenSet);
     __m512i odd = code_words<kBits, kRow + 1>(from);
     if constexpr (!kCodesAreClean<kBits, kRow + 1>) odd = _mm512_and_si512(odd, mask_of_code);
     _mm512_storeu_si512(to, _mm512_permutexvar_epi16(even, table));

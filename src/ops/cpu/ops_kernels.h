@@ -95,7 +95,7 @@ struct OpsKernels {
   void (*attention_merge)(float* into, const float* next, std::int64_t head_dim);
   void (*attention_finish)(const float* record, std::int64_t head_dim, const float* gate, std::uint16_t* out);
   // gated_delta.h
-  void (*delta_convolve)(const float* const* rows, std::int64_t count, std::int64_t first_channel,
+  void (*delta_convolve)(const float* const* rows, std::int64_t step, std::int64_t count, std::int64_t first_channel,
                          std::int64_t channels, const float* weight, std::int64_t taps, float* out,
                          std::int64_t out_stride);
   void (*delta_normalise)(float* head, std::int64_t k_dim, bool is_query);

@@ -1,12 +1,16 @@
-// Attention over pages, and the step before it. A page is [keys | values], each [kv_heads, 64, head_dim] in fp32.
+// Attention over pages, and the steps before it. A page is [keys | values], each [kv_heads, 64, head_dim] in fp32; a
+// slot's tree is [keys | values], each [kv_heads, kTreeRowsMax, head_dim].
 //
 // Without rounding the softmax is the textbook one. With the backend's rounding it walks the same segments and tiles as
 // the kernels, because a probability is rounded to bf16 relative to its tile's running maximum and where it is rounded
 // is part of the specification; sums stay in fp64.
+#include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "base/error.h"
 #include "ops/reference/reference_operations.h"
+#include "ops/row_tree.h"
 
 namespace tensorfold::ops {
 namespace {
@@ -14,15 +18,33 @@ namespace {
 constexpr std::int64_t kTile = limits::kKvPageTokens;
 constexpr double kLog2E = 1.4426950408889634074;
 
-/// Key (part 0) or value (part 1) of one head at one position.
-float* cache_entry(const KvPool& pool, const KvGeometry& geometry, const LaneSpan& lane, std::int64_t position,
-                   std::int32_t kv_head, int part) {
+/// Key (part 0) or value (part 1) of one head at one position of the pages.
+float* page_entry(const KvPool& pool, const KvGeometry& geometry, const LaneSpan& lane, std::int64_t position,
+                  std::int32_t kv_head, int part) {
   const std::int32_t page = lane.pages[position / kTile];
   TF_ASSERT(page >= 0);
   auto* base =
       reinterpret_cast<float*>(static_cast<std::byte*>(pool.pages) + static_cast<std::size_t>(page) * pool.page_bytes);
   return base + ((static_cast<std::int64_t>(part) * geometry.kv_heads + kv_head) * kTile + position % kTile) *
                     geometry.head_dim;
+}
+
+/// The same of one row of the slot's tree.
+float* tree_entry(const KvPool& pool, const KvGeometry& geometry, std::int32_t slot, std::int32_t row,
+                  std::int32_t kv_head, int part) {
+  TF_ASSERT(pool.trees != nullptr && row >= 0 && row < limits::kTreeRowsMax);
+  auto* base =
+      reinterpret_cast<float*>(static_cast<std::byte*>(pool.trees) + static_cast<std::size_t>(slot) * pool.tree_bytes);
+  return base + ((static_cast<std::int64_t>(part) * geometry.kv_heads + kv_head) * limits::kTreeRowsMax + row) *
+                    geometry.head_dim;
+}
+
+/// Where a row's own key and value are written.
+float* own_entry(const AttentionPrepareParams& params, const LaneRow& at, std::int32_t kv_head, int part) {
+  if (at.lane->parents == nullptr) {
+    return page_entry(params.pool, params.geometry, *at.lane, at.position(), kv_head, part);
+  }
+  return tree_entry(params.pool, params.geometry, at.lane->slot, at.row - at.lane->first_row, kv_head, part);
 }
 
 /// Rotates the first rotary_dims elements in place; pairs are (i, i + rotary_dims / 2).
@@ -42,6 +64,42 @@ void rotate(const RopeTable& rope, std::int32_t table_row, double* x) {
 }
 
 }  // namespace
+
+/// The keys and values that one row of the pass may see, by position.
+class ReferenceBackend::RowKeys {
+ public:
+  RowKeys(const AttentionParams& params, const LaneRow& at) : params_(params), lane_(*at.lane), last_(at.position()) {
+    if (lane_.parents == nullptr) return;
+    const RowTree tree = row_tree(lane_);
+    for (std::int32_t row = at.row - lane_.first_row; row >= 0; row = tree.parent[static_cast<std::size_t>(row)]) {
+      path_[static_cast<std::size_t>(tree.depth[static_cast<std::size_t>(row)])] = row;
+    }
+  }
+
+  std::int64_t last() const { return last_; }
+  std::int64_t first() const { return params_.window > 0 ? std::max<std::int64_t>(0, last_ - params_.window + 1) : 0; }
+  const float* key(std::int64_t position, std::int32_t kv_head) const { return entry(position, kv_head, 0); }
+  const float* value(std::int64_t position, std::int32_t kv_head) const { return entry(position, kv_head, 1); }
+
+ private:
+  const float* entry(std::int64_t position, std::int32_t kv_head, int part) const {
+    if (lane_.parents == nullptr || position < lane_.position) {
+      return page_entry(params_.pool, params_.geometry, lane_, position, kv_head, part);
+    }
+    const std::int32_t row = path_[static_cast<std::size_t>(position - lane_.position)];
+    return tree_entry(params_.pool, params_.geometry, lane_.slot, row, kv_head, part);
+  }
+
+  const AttentionParams& params_;
+  const LaneSpan& lane_;
+  std::int64_t last_;
+  RowTree::Rows path_{};  // of a tree: the row at each depth
+};
+
+std::size_t ReferenceBackend::kv_tree_bytes(const KvGeometry& geometry) const {
+  return static_cast<std::size_t>(2 * limits::kTreeRowsMax) * static_cast<std::size_t>(geometry.kv_heads) *
+         static_cast<std::size_t>(geometry.head_dim) * sizeof(float);
+}
 
 std::size_t ReferenceBackend::kv_page_bytes(const KvGeometry& geometry) const {
   return static_cast<std::size_t>(2 * kTile) * static_cast<std::size_t>(geometry.kv_heads) *
@@ -70,23 +128,23 @@ void ReferenceBackend::attention_prepare(const AttentionPrepareParams& params) {
       prepare_head(input + params.q_offset + h * params.q_head_stride, params.q_norm, queries + h * width);
     }
     for (std::int32_t g = 0; g < params.geometry.kv_heads; ++g) {
-      prepare_head(input + params.k_offset + g * width, params.k_norm,
-                   cache_entry(params.pool, params.geometry, *at.lane, at.position(), g, 0));
+      prepare_head(input + params.k_offset + g * width, params.k_norm, own_entry(params, at, g, 0));
       const float* value = input + params.v_offset + g * width;
-      float* stored = cache_entry(params.pool, params.geometry, *at.lane, at.position(), g, 1);
+      float* stored = own_entry(params, at, g, 1);
       for (std::int32_t i = 0; i < width; ++i) stored[i] = round_point(static_cast<double>(value[i]));
     }
   });
 }
 
-void ReferenceBackend::plain_softmax(const AttentionParams& params, const LaneSpan& lane, std::int32_t head,
-                                     std::int64_t first, std::int64_t last, const float* query, double* out) const {
+void ReferenceBackend::plain_softmax(const AttentionParams& params, const RowKeys& keys, std::int32_t head,
+                                     const float* query, double* out) const {
+  const std::int64_t first = keys.first(), last = keys.last();
   const std::int32_t width = params.geometry.head_dim;
   const std::int32_t kv_head = head / (params.heads / params.geometry.kv_heads);
   std::vector<double> scores;
   double maximum = -std::numeric_limits<double>::infinity();
   for (std::int64_t key = first; key <= last; ++key) {
-    const float* k = cache_entry(params.pool, params.geometry, lane, key, kv_head, 0);
+    const float* k = keys.key(key, kv_head);
     scores.push_back(dot(query, k, width) * static_cast<double>(params.scale));
     maximum = std::max(maximum, scores.back());
   }
@@ -96,14 +154,15 @@ void ReferenceBackend::plain_softmax(const AttentionParams& params, const LaneSp
     sum += score;
   }
   for (std::int64_t key = first; key <= last; ++key) {
-    const float* v = cache_entry(params.pool, params.geometry, lane, key, kv_head, 1);
+    const float* v = keys.value(key, kv_head);
     const double probability = scores[static_cast<std::size_t>(key - first)] / sum;
     for (std::int32_t i = 0; i < width; ++i) out[i] += probability * static_cast<double>(v[i]);
   }
 }
 
-void ReferenceBackend::tiled_softmax(const AttentionParams& params, const LaneSpan& lane, std::int32_t head,
-                                     std::int64_t first, std::int64_t last, const float* query, double* out) const {
+void ReferenceBackend::tiled_softmax(const AttentionParams& params, const RowKeys& keys, std::int32_t head,
+                                     const float* query, double* out) const {
+  const std::int64_t first = keys.first(), last = keys.last();
   const std::int32_t width = params.geometry.head_dim;
   const std::int32_t kv_head = head / (params.heads / params.geometry.kv_heads);
   const double scale = static_cast<double>(static_cast<float>(static_cast<double>(params.scale) * kLog2E));
@@ -121,7 +180,7 @@ void ReferenceBackend::tiled_softmax(const AttentionParams& params, const LaneSp
       const std::int64_t tile_last = std::min((key / kTile + 1) * kTile - 1, segment_last);
       double tile_maximum = maximum;
       for (std::int64_t j = key; j <= tile_last; ++j) {
-        const float* k = cache_entry(params.pool, params.geometry, lane, j, kv_head, 0);
+        const float* k = keys.key(j, kv_head);
         scores[static_cast<std::size_t>(j - key)] = dot(query, k, width) * scale;
         tile_maximum = std::max(tile_maximum, scores[static_cast<std::size_t>(j - key)]);
       }
@@ -131,7 +190,7 @@ void ReferenceBackend::tiled_softmax(const AttentionParams& params, const LaneSp
       for (std::int64_t j = key; j <= tile_last; ++j) {
         const double probability = std::exp2(scores[static_cast<std::size_t>(j - key)] - tile_maximum);
         const double rounded = static_cast<double>(round_point(probability));
-        const float* v = cache_entry(params.pool, params.geometry, lane, j, kv_head, 1);
+        const float* v = keys.value(j, kv_head);
         for (std::int32_t i = 0; i < width; ++i) {
           segment_out[static_cast<std::size_t>(i)] += rounded * static_cast<double>(v[i]);
         }
@@ -150,18 +209,16 @@ void ReferenceBackend::tiled_softmax(const AttentionParams& params, const LaneSp
   for (std::int32_t i = 0; i < width; ++i) out[i] /= merged_sum;
 }
 
-void ReferenceBackend::softmax_attention(const AttentionParams& params, const LaneSpan& lane, std::int32_t row,
-                                         std::int32_t head) const {
-  const std::int32_t width = params.geometry.head_dim;
-  const std::int64_t last = static_cast<std::int64_t>(lane.position) + (row - lane.first_row);
-  const std::int64_t first = params.window > 0 ? std::max<std::int64_t>(0, last - params.window + 1) : 0;
+void ReferenceBackend::softmax_attention(const AttentionParams& params, const LaneRow& at, std::int32_t head) const {
+  const std::int32_t width = params.geometry.head_dim, row = at.row;
+  const RowKeys keys(params, at);
   const std::int64_t element = (static_cast<std::int64_t>(row) * params.heads + head) * width;
   std::vector<double> out(static_cast<std::size_t>(width));
   const float* query = values_of(params.q) + element;
   if (rounding_ == Rounding::kNone) {
-    plain_softmax(params, lane, head, first, last, query, out.data());
+    plain_softmax(params, keys, head, query, out.data());
   } else {
-    tiled_softmax(params, lane, head, first, last, query, out.data());
+    tiled_softmax(params, keys, head, query, out.data());
   }
   for (std::int32_t i = 0; i < width; ++i) {
     double value = out[static_cast<std::size_t>(i)];
@@ -178,8 +235,26 @@ void ReferenceBackend::attention(const AttentionParams& params) {
   const std::vector<LaneRow> rows = rows_of_lanes(params.lanes, params.lane_count);
   pool_.parallel_for(static_cast<std::int64_t>(rows.size()) * params.heads, [&](std::int64_t item, int) {
     const LaneRow& at = rows[static_cast<std::size_t>(item / params.heads)];
-    softmax_attention(params, *at.lane, at.row, static_cast<std::int32_t>(item % params.heads));
+    softmax_attention(params, at, static_cast<std::int32_t>(item % params.heads));
   });
+}
+
+void ReferenceBackend::attention_replay(const AttentionReplayParams& params) {
+  const std::size_t bytes = static_cast<std::size_t>(params.geometry.head_dim) * sizeof(float);
+  for (std::int32_t l = 0; l < params.lane_count; ++l) {
+    const LaneSpan& lane = params.lanes[l];
+    for (std::int32_t i = 0; lane.replay_tree && i < lane.replay_count; ++i) {
+      const std::int64_t position = static_cast<std::int64_t>(lane.position) - lane.replay_count + i;
+      TF_ASSERT(position >= 0);
+      if (lane.pages[position / kTile] < 0) continue;  // slid out of the window meanwhile
+      for (std::int32_t g = 0; g < params.geometry.kv_heads; ++g) {
+        for (const int part : {0, 1}) {
+          std::memcpy(page_entry(params.pool, params.geometry, lane, position, g, part),
+                      tree_entry(params.pool, params.geometry, lane.slot, lane.replay_rows[i], g, part), bytes);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace tensorfold::ops

@@ -1,14 +1,16 @@
 // The Gated DeltaNet mixer, token after token and head after head. A slot holds, all in fp32:
-//   state [v_heads, k_dim, v_dim] | tail [conv_kernel − 1, channels] | window [kWindowRowsMax, channels + 2·v_heads]
+//   state [v_heads, k_dim, v_dim] | tail [conv_kernel − 1, channels] | window [rows, channels + 2·v_heads]
 // where a window row is what a replay needs of a row: its pre-convolution channels, then b, then a.
 //
 // A lane's rows are run as one sequence: tail, replayed rows, the pass's rows. Where the state is written back (after
-// the replay or after the last row) is the only thing that `commits` changes.
+// the replay or after the last row) is the only thing that `commits` changes. In a tree a row follows its parent
+// instead of the row before it, with a copy of the state that its parent left.
 #include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
 #include "ops/reference/reference_operations.h"
+#include "ops/row_tree.h"
 
 namespace tensorfold::ops {
 namespace {
@@ -19,21 +21,23 @@ struct SlotLayout {
         head_state(static_cast<std::int64_t>(geometry.k_dim) * geometry.v_dim),
         tail_rows(geometry.conv_kernel - 1),
         tail(geometry.v_heads * head_state),
-        window(tail + tail_rows * channels),
-        window_stride(channels + 2 * geometry.v_heads),
-        floats(window + limits::kWindowRowsMax * window_stride) {}
+        window((tail + tail_rows * channels + 15) / 16 * 16),
+        window_stride((channels + 2 * geometry.v_heads + 15) / 16 * 16) {}
+  std::int64_t window_rows(std::size_t slot_bytes) const {
+    return (static_cast<std::int64_t>(slot_bytes / sizeof(float)) - window) / window_stride;
+  }
   std::int64_t channels;
   std::int64_t head_state;
   std::int64_t tail_rows;
   std::int64_t tail;  // offsets in floats; the state is at 0
   std::int64_t window;
   std::int64_t window_stride;
-  std::int64_t floats;
 };
 
 /// The inputs of one row of the sequence; b, a and z are null where they aren't needed.
 struct RowInputs {
-  const float* channels;  // q | k | v before the convolution
+  const float* channels;      // q | k | v before the convolution
+  std::int64_t previous = 0;  // row of the sequence that precedes it on its path
   const float* b = nullptr;
   const float* a = nullptr;
   const float* z = nullptr;
@@ -52,19 +56,22 @@ Sequence gather(const GatedDeltaParams& params, const LaneSpan& lane, const floa
   Sequence sequence;
   sequence.tail = layout.tail_rows;
   sequence.replayed = lane.replay_count;
+  const auto row_before = [&] { return static_cast<std::int64_t>(sequence.rows.size()) - 1; };
   for (std::int64_t row = 0; row < layout.tail_rows; ++row) {
-    sequence.rows.push_back({slot + layout.tail + row * layout.channels});
+    sequence.rows.push_back({slot + layout.tail + row * layout.channels, row_before()});
   }
   for (std::int32_t i = 0; i < lane.replay_count; ++i) {
-    TF_ASSERT(lane.replay_rows[i] >= 0 && lane.replay_rows[i] < limits::kWindowRowsMax);
+    TF_ASSERT(lane.replay_rows[i] >= 0 && lane.replay_rows[i] < layout.window_rows(params.slot_bytes));
     const float* kept = slot + layout.window + lane.replay_rows[i] * layout.window_stride;
     const float* b = kept + layout.channels;
-    sequence.rows.push_back({kept, b, b + params.geometry.v_heads, nullptr});
+    sequence.rows.push_back({kept, row_before(), b, b + params.geometry.v_heads, nullptr});
   }
-  for (std::int32_t row = lane.first_row; row < lane.first_row + lane.row_count; ++row) {
-    const float* input = params.projected + row * params.stride;
-    sequence.rows.push_back(
-        {input + params.qkv_offset, input + params.b_offset, input + params.a_offset, input + params.z_offset});
+  const auto first_new = static_cast<std::int64_t>(sequence.rows.size());
+  for (std::int32_t row = 0; row < lane.row_count; ++row) {
+    const float* input = params.projected + (lane.first_row + row) * params.stride;
+    const bool branches = lane.parents != nullptr && lane.parents[row] >= 0;
+    sequence.rows.push_back({input + params.qkv_offset, branches ? first_new + lane.parents[row] : row_before(),
+                             input + params.b_offset, input + params.a_offset, input + params.z_offset});
   }
   return sequence;
 }
@@ -73,11 +80,16 @@ Sequence gather(const GatedDeltaParams& params, const LaneSpan& lane, const floa
 void convolve(const GatedDeltaParams& params, const Sequence& sequence, std::int64_t at, std::int64_t first,
               std::int64_t count, double* out) {
   const std::int64_t taps = params.geometry.conv_kernel;
+  std::vector<const float*> inputs(static_cast<std::size_t>(taps));
+  for (std::int64_t j = taps - 1, row = at; j >= 0; --j) {
+    inputs[static_cast<std::size_t>(j)] = sequence.rows[static_cast<std::size_t>(row)].channels;
+    row = sequence.rows[static_cast<std::size_t>(row)].previous;
+  }
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t channel = first + i;
     double sum = 0.0;
     for (std::int64_t j = 0; j < taps; ++j) {
-      const float* x = sequence.rows[static_cast<std::size_t>(at - taps + 1 + j)].channels;
+      const float* x = inputs[static_cast<std::size_t>(j)];
       sum += static_cast<double>(params.conv_weight[channel * taps + j]) * static_cast<double>(x[channel]);
     }
     out[i] = activate(ActivationKind::kSilu, sum);
@@ -179,7 +191,7 @@ void store_tail(const SlotLayout& layout, const Sequence& sequence, std::int64_t
 }
 
 void store_window(const GatedDeltaParams& params, const LaneSpan& lane, const SlotLayout& layout, float* slot) {
-  TF_ASSERT(lane.row_count <= limits::kWindowRowsMax);
+  TF_ASSERT(lane.row_count <= layout.window_rows(params.slot_bytes));
   for (std::int32_t row = 0; row < lane.row_count; ++row) {
     const float* input = params.projected + (lane.first_row + row) * params.stride;
     float* kept = slot + layout.window + row * layout.window_stride;
@@ -191,9 +203,12 @@ void store_window(const GatedDeltaParams& params, const LaneSpan& lane, const Sl
 
 }  // namespace
 
-std::size_t ReferenceBackend::gated_delta_slot_bytes(const GatedDeltaGeometry& geometry) const {
-  const std::size_t bytes = static_cast<std::size_t>(SlotLayout(geometry).floats) * sizeof(float);
-  return (bytes + 63) / 64 * 64;
+std::size_t ReferenceBackend::gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const {
+  return static_cast<std::size_t>(SlotLayout(geometry).window) * sizeof(float);
+}
+
+std::size_t ReferenceBackend::gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const {
+  return static_cast<std::size_t>(SlotLayout(geometry).window_stride) * sizeof(float);
 }
 
 void ReferenceBackend::gated_delta_lane(const GatedDeltaParams& params, const LaneSpan& lane) {
@@ -205,15 +220,21 @@ void ReferenceBackend::gated_delta_lane(const GatedDeltaParams& params, const La
   const auto end = static_cast<std::int64_t>(sequence.rows.size());
   const std::int64_t first_new = sequence.tail + sequence.replayed;
   const std::int64_t out_width = static_cast<std::int64_t>(geometry.v_heads) * geometry.v_dim;
+  const bool is_tree = lane.parents != nullptr;
+  if (is_tree) row_tree(lane);  // checks it
 
   pool_.parallel_for(geometry.v_heads, [&](std::int64_t head, int) {
     HeadRun run(params, sequence, static_cast<std::int32_t>(head));
     float* stored = slot + head * layout.head_state;
     for (std::int64_t at = sequence.tail; at < first_new; ++at) run.step(at, stored);
     std::vector<float> state(stored, stored + layout.head_state);
+    std::vector<std::vector<float>> states;  // of a tree: after each of its rows
     std::vector<double> y(static_cast<std::size_t>(geometry.v_dim));
     for (std::int64_t at = first_new; at < end; ++at) {
+      const std::int64_t previous = sequence.rows[static_cast<std::size_t>(at)].previous;
+      if (is_tree && at > first_new) state = states[static_cast<std::size_t>(previous - first_new)];
       run.step(at, state.data());
+      if (is_tree) states.push_back(state);
       run.finish(at, y.data());
       float* out = values_of(params.out) + (lane.first_row + at - first_new) * out_width + head * geometry.v_dim;
       for (std::int32_t j = 0; j < geometry.v_dim; ++j) out[j] = round_point(y[static_cast<std::size_t>(j)]);
@@ -229,7 +250,7 @@ void ReferenceBackend::gated_delta(const GatedDeltaParams& params) {
   const GatedDeltaGeometry& geometry = params.geometry;
   TF_ASSERT(geometry.k_heads > 0 && geometry.v_heads % geometry.k_heads == 0);
   TF_ASSERT(geometry.conv_kernel >= 2 && geometry.conv_kernel <= 8);
-  TF_ASSERT(params.slot_bytes >= gated_delta_slot_bytes(geometry));
+  TF_ASSERT(params.slot_bytes >= gated_delta_state_bytes(geometry));
   for (std::int32_t lane = 0; lane < params.lane_count; ++lane) gated_delta_lane(params, params.lanes[lane]);
 }
 

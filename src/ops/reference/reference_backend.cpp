@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "ops/reference/reference_operations.h"
+#include "ops/row_tree.h"
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>
@@ -79,9 +80,12 @@ void ReferenceBackend::zero(void* destination, std::size_t bytes) {
 
 std::vector<LaneRow> rows_of_lanes(const LaneSpan* lanes, std::int32_t lane_count) {
   std::vector<LaneRow> rows;
-  for (std::int32_t lane = 0; lane < lane_count; ++lane) {
-    for (std::int32_t row = 0; row < lanes[lane].row_count; ++row) {
-      rows.push_back({&lanes[lane], lanes[lane].first_row + row});
+  for (std::int32_t l = 0; l < lane_count; ++l) {
+    const LaneSpan& lane = lanes[l];
+    const RowTree tree = lane.parents != nullptr ? row_tree(lane) : RowTree{};
+    for (std::int32_t row = 0; row < lane.row_count; ++row) {
+      const std::int32_t depth = lane.parents != nullptr ? tree.depth[static_cast<std::size_t>(row)] : row;
+      rows.push_back({&lane, lane.first_row + row, depth});
     }
   }
   return rows;

@@ -30,6 +30,15 @@ class ReferenceLinear final : public Linear {
   std::vector<float> bias_;  // empty = none
 };
 
+/// The lane and the row of every row of a pass, so that rows can be shared out over threads.
+struct LaneRow {
+  const LaneSpan* lane;
+  std::int32_t row;    // of the pass
+  std::int32_t depth;  // below the span's first row
+  std::int64_t position() const { return static_cast<std::int64_t>(lane->position) + depth; }
+};
+std::vector<LaneRow> rows_of_lanes(const LaneSpan* lanes, std::int32_t lane_count);
+
 class ReferenceBackend final : public Backend {
  public:
   ReferenceBackend(Rounding rounding, int threads);
@@ -47,11 +56,14 @@ class ReferenceBackend final : public Backend {
   void rms_norm(const RmsNormParams& params) override;
   void rms_norm_add(const RmsNormAddParams& params) override;
   std::size_t kv_page_bytes(const KvGeometry& geometry) const override;
+  std::size_t kv_tree_bytes(const KvGeometry& geometry) const override;
   void attention_prepare(const AttentionPrepareParams& params) override;
   void attention(const AttentionParams& params) override;
+  void attention_replay(const AttentionReplayParams& params) override;
   void gated_activation(const GatedActivationParams& params) override;
   void soft_cap(const SoftCapParams& params) override;
-  std::size_t gated_delta_slot_bytes(const GatedDeltaGeometry& geometry) const override;
+  std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const override;
+  std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const override;
   void gated_delta(const GatedDeltaParams& params) override;
   void gated_delta_settle(const GatedDeltaSettleParams& params) override;
   void moe(const MoeParams& params) override;
@@ -64,12 +76,12 @@ class ReferenceBackend final : public Backend {
   }
   /// A row's norm of `width` elements before any rounding; weight may be null.
   static void normalise(const float* x, const float* weight, float epsilon, std::int64_t width, double* out);
-  void softmax_attention(const AttentionParams& params, const LaneSpan& lane, std::int32_t row,
-                         std::int32_t head) const;
-  void plain_softmax(const AttentionParams& params, const LaneSpan& lane, std::int32_t head, std::int64_t first,
-                     std::int64_t last, const float* query, double* out) const;
-  void tiled_softmax(const AttentionParams& params, const LaneSpan& lane, std::int32_t head, std::int64_t first,
-                     std::int64_t last, const float* query, double* out) const;
+  class RowKeys;
+  void softmax_attention(const AttentionParams& params, const LaneRow& at, std::int32_t head) const;
+  void plain_softmax(const AttentionParams& params, const RowKeys& keys, std::int32_t head, const float* query,
+                     double* out) const;
+  void tiled_softmax(const AttentionParams& params, const RowKeys& keys, std::int32_t head, const float* query,
+                     double* out) const;
   void gated_delta_lane(const GatedDeltaParams& params, const LaneSpan& lane);
   void moe_row(const MoeParams& params, std::int64_t row) const;
   void expert_output(const MoeParams& params, std::int32_t expert, const float* x, float* out) const;
@@ -98,13 +110,5 @@ inline double sigmoid(double x) {
 }
 
 double activate(ActivationKind kind, double x);
-
-/// The lane and the row of every row of a pass, so that rows can be shared out over threads.
-struct LaneRow {
-  const LaneSpan* lane;
-  std::int32_t row;
-  std::int64_t position() const { return static_cast<std::int64_t>(lane->position) + (row - lane->first_row); }
-};
-std::vector<LaneRow> rows_of_lanes(const LaneSpan* lanes, std::int32_t lane_count);
 
 }  // namespace tensorfold::ops

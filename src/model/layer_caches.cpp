@@ -1,0 +1,146 @@
+// Pages and slots of all layers; see layer_caches.h.
+#include "model/layer_caches.h"
+
+#include "base/error.h"
+#include "base/limits.h"
+
+namespace tensorfold {
+namespace {
+
+void poison(ops::Backend& backend, std::byte* data, std::size_t bytes) {
+  const std::vector<std::uint8_t> garbage(bytes, 0xff);  // NaN in fp32 and in bf16
+  backend.copy_to_backend(data, garbage.data(), bytes);
+}
+
+}  // namespace
+
+void LayerCaches::add(const LayerDescription& layer, std::vector<CacheGroup>& groups) {
+  LayerCache cache;
+  if (const auto* attention = std::get_if<AttentionMixer>(&layer.mixer)) {
+    cache.group = attention->cache_group;
+    CacheGroup& group = groups[static_cast<std::size_t>(cache.group)];
+    const ops::KvGeometry geometry{attention->kv_heads, attention->head_dim};
+    cache.unit_bytes = backend_.kv_page_bytes(geometry);
+    cache.tree_bytes = group.draft ? 0 : backend_.kv_tree_bytes(geometry);  // drafters only run chains
+    group.page_bytes += cache.unit_bytes;
+    group.slot_bytes += cache.tree_bytes;
+  } else {
+    const auto& delta = std::get<GatedDeltaMixer>(layer.mixer);
+    cache.group = delta.cache_group;
+    CacheGroup& group = groups[static_cast<std::size_t>(cache.group)];
+    cache.state_bytes = backend_.gated_delta_state_bytes(delta.geometry);
+    cache.window_row_bytes = backend_.gated_delta_window_row_bytes(delta.geometry);
+    group.slot_bytes += cache.state_bytes;
+    group.slot_window_row_bytes += cache.window_row_bytes;
+  }
+  layers_.push_back(std::move(cache));
+}
+
+void LayerCaches::allocate(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
+                           std::int32_t window_rows) {
+  slot_count_ = slot_count;
+  const auto slots = static_cast<std::size_t>(slot_count);
+  for (LayerCache& layer : layers_) {
+    if (is_recurrent(layer)) {
+      layer.unit_bytes = layer.state_bytes + layer.window_row_bytes * static_cast<std::size_t>(window_rows);
+      layer.units = slot_count;
+      layer.buffer = backend_.allocate(layer.unit_bytes * slots, "recurrent state");
+      continue;
+    }
+    layer.units = page_counts[static_cast<std::size_t>(layer.group)];
+    layer.buffer = backend_.allocate(layer.unit_bytes * static_cast<std::size_t>(layer.units), "the KV cache");
+    if (layer.tree_bytes > 0) layer.trees = backend_.allocate(layer.tree_bytes * slots, "keys and values of drafts");
+  }
+}
+
+std::byte* LayerCaches::unit(const LayerCache& layer, std::int32_t index) const {
+  TF_ASSERT(layer.buffer && index >= 0 && index < layer.units);
+  return static_cast<std::byte*>(layer.buffer->data()) + layer.unit_bytes * static_cast<std::size_t>(index);
+}
+
+std::byte* LayerCaches::tree(const LayerCache& layer, std::int32_t slot) const {
+  TF_ASSERT(layer.trees && slot >= 0 && slot < slot_count_);
+  return static_cast<std::byte*>(layer.trees->data()) + layer.tree_bytes * static_cast<std::size_t>(slot);
+}
+
+void LayerCaches::for_each_page(std::int32_t group, std::int32_t page,
+                                const std::function<void(std::byte*, std::size_t)>& visit) {
+  for (const LayerCache& layer : layers_) {
+    if (layer.group == group && !is_recurrent(layer)) visit(unit(layer, page), layer.unit_bytes);
+  }
+}
+
+void LayerCaches::for_each_state(std::int32_t slot, const std::function<void(std::byte*, std::size_t)>& visit) {
+  for (const LayerCache& layer : layers_) {
+    if (is_recurrent(layer)) visit(unit(layer, slot), layer.state_bytes);
+  }
+}
+
+void LayerCaches::zero_page(std::int32_t group, std::int32_t page) {
+  for_each_page(group, page, [&](std::byte* data, std::size_t bytes) { backend_.zero(data, bytes); });
+}
+
+void LayerCaches::copy_page(std::int32_t group, std::int32_t from, std::int32_t to) {
+  for (const LayerCache& layer : layers_) {
+    if (layer.group != group || is_recurrent(layer)) continue;
+    backend_.copy_to_backend(unit(layer, to), unit(layer, from), layer.unit_bytes);
+  }
+}
+
+void LayerCaches::read_page(std::int32_t group, std::int32_t page, std::byte* out) {
+  for_each_page(group, page, [&](std::byte* data, std::size_t bytes) {
+    backend_.copy_to_host(out, data, bytes);
+    out += bytes;
+  });
+}
+
+void LayerCaches::write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) {
+  for_each_page(group, page, [&](std::byte* data, std::size_t size) {
+    backend_.copy_to_backend(data, bytes, size);
+    bytes += size;
+  });
+}
+
+void LayerCaches::poison_page(std::int32_t group, std::int32_t page) {
+  for_each_page(group, page, [&](std::byte* data, std::size_t bytes) { poison(backend_, data, bytes); });
+}
+
+std::size_t LayerCaches::slot_state_bytes() const {
+  std::size_t bytes = 0;
+  for (const LayerCache& layer : layers_) bytes += layer.state_bytes;
+  return bytes;
+}
+
+void LayerCaches::zero_slot(std::int32_t slot) {
+  for_each_state(slot, [&](std::byte* data, std::size_t bytes) { backend_.zero(data, bytes); });
+}
+
+void LayerCaches::copy_slot(std::int32_t from, std::int32_t to) {
+  for (const LayerCache& layer : layers_) {
+    if (is_recurrent(layer)) backend_.copy_to_backend(unit(layer, to), unit(layer, from), layer.unit_bytes);
+    if (layer.trees) backend_.copy_to_backend(tree(layer, to), tree(layer, from), layer.tree_bytes);
+  }
+}
+
+void LayerCaches::read_slot(std::int32_t slot, std::byte* out) {
+  for_each_state(slot, [&](std::byte* data, std::size_t bytes) {
+    backend_.copy_to_host(out, data, bytes);
+    out += bytes;
+  });
+}
+
+void LayerCaches::write_slot(std::int32_t slot, const std::byte* bytes) {
+  for_each_state(slot, [&](std::byte* data, std::size_t size) {
+    backend_.copy_to_backend(data, bytes, size);
+    bytes += size;
+  });
+}
+
+void LayerCaches::poison_slot(std::int32_t slot) {
+  for (const LayerCache& layer : layers_) {
+    if (is_recurrent(layer)) poison(backend_, unit(layer, slot), layer.unit_bytes);
+    if (layer.trees) poison(backend_, tree(layer, slot), layer.tree_bytes);
+  }
+}
+
+}  // namespace tensorfold

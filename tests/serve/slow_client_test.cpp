@@ -1,0 +1,93 @@
+// Clients that don't take what they asked for, and more requests than the engine queues: each costs only itself.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "serve/fake_model.h"
+#include "serve/http_client.h"
+#include "serve/server.h"
+
+namespace tensorfold::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+bool wait_for(const std::function<bool()>& condition) {
+  for (int i = 0; i < 2000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(10ms);
+  }
+  return false;
+}
+
+std::string endless_chat(int tokens) {
+  return post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"go on"}],"stream":true,"max_tokens":)" +
+                                          std::to_string(tokens) + "}");
+}
+
+// A client that never reads, beside one that does: it is let go of, its stream is cancelled, nobody else notices.
+std::chrono::duration<double> time_until_let_go(double round_ms) {
+  FakeEngine* engine = nullptr;
+  auto model = make_fake_model(engine, 2, 2'000'000, round_ms);
+  ServerOptions options;
+  options.port = 0;
+  options.not_reading_seconds = 1;
+  Server server(options, ApiKeys());
+  server.start();
+  server.set_model(model);
+
+  const auto start = std::chrono::steady_clock::now();
+  HttpClient silent(server.port());
+  silent.send(endless_chat(1'000'000));
+  EXPECT_TRUE(wait_for([&] { return engine->running() == 1; }));
+  const std::string hello = post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"SAY:hello"}]})");
+  EXPECT_EQ(ask(server.port(), hello).status, 200);
+  EXPECT_TRUE(wait_for([&] { return engine->cancelled() == 1 && engine->running() == 0; }));
+  const auto elapsed = std::chrono::steady_clock::now() - start;
+  EXPECT_EQ(ask(server.port(), get("/health")).status, 200);
+  return elapsed;
+}
+
+TEST(SlowClient, IsLetGoOfAfterTheTimeLimit) {
+  // Slow enough that the writes stall (the reply outgrows the kernel's buffers) long before the events pile up.
+  EXPECT_GE(time_until_let_go(0.05).count(), 1.0);
+}
+
+TEST(SlowClient, IsLetGoOfWhenItsEventsPileUp) {
+  EXPECT_LT(time_until_let_go(0.0).count(), 10.0);
+}
+
+// The engine refuses what its queue can't hold; the client learns when to come back, and who was there is served.
+TEST(FullQueue, Answers503WithRetryAfter) {
+  FakeEngine* engine = nullptr;
+  auto model = make_fake_model(engine, 1, 4096, 1.0);
+  engine->set_requests_max(3);
+  ServerOptions options;
+  options.port = 0;
+  Server server(options, ApiKeys());
+  server.start();
+  server.set_model(model);
+
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(server.port()));
+    clients.back()->send(endless_chat(4000));
+    ASSERT_TRUE(wait_for([&] { return engine->load().running + engine->load().waiting == i + 1; }));
+  }
+  const std::string hello = post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"SAY:hello"}]})");
+  const Reply refused = ask(server.port(), hello);
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_NE(refused.head.find("Retry-After: "), std::string::npos) << refused.head;
+  EXPECT_NE(refused.body.find("queue is full"), std::string::npos) << refused.body;
+  clients.clear();  // they leave: their streams are cancelled and there is room again
+  ASSERT_TRUE(wait_for([&] { return engine->load().running + engine->load().waiting == 0; }));
+  EXPECT_EQ(ask(server.port(), hello).status, 200);
+}
+
+}  // namespace
+}  // namespace tensorfold::testing
