@@ -9,7 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "grammar/grammar.h"
+
 namespace tensorfold {
+
+/// Structured output: what the reply must follow.
+struct RequestedGrammar {
+  GrammarSource source;
+  std::string field;  // what a refusal names
+};
 
 struct GenerationRequest {
   std::string id;     // "chatcmpl-...", also the log's
@@ -35,6 +43,7 @@ struct GenerationRequest {
   std::optional<double> min_p;
   std::optional<std::uint64_t> seed;
   std::vector<std::string> stop;
+  std::optional<RequestedGrammar> grammar;  // structured output
   bool ignore_eos = false;
   int logprobs_top = -1;  // -1: none
   bool echo = false;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "serve/structured_output.h"
 #include "text/messages.h"
 #include "text/reasoning.h"
 #include "text/tokenizer.h"
@@ -32,6 +33,7 @@ struct ServedModel {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const PromptRenderer> prompts;  // null: no chat template, chat requests are refused with a reason
   ReasoningFormat reasoning = ReasoningFormat::kNone;
+  std::shared_ptr<StructuredOutput> structured_output;
   SamplingDefaults defaults;
   std::vector<std::int32_t> stop_tokens;
   bool thinking_default = true;

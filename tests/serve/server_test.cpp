@@ -149,10 +149,21 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
                         {R"("tools":[{"type":"function","function":{"name":"f"}}])", "tools"},
                         {R"("tool_choice":"required")", "tool_choice"},
                         {R"("parallel_tool_calls":"x")", "parallel_tool_calls"},
-                        {R"("response_format":{"type":"json_object"})", "response_format"},
-                        {R"("guided_regex":"a+")", "guided_regex"},
-                        {R"("guided_json":{"type":"object"})", "guided_json"},
-                        {R"("structured_outputs":{"regex":"a"})", "structured_outputs"},
+                        {R"("response_format":{"type":"xml"})", "response_format.type"},
+                        {R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
+                        {R"("response_format":{"type":"json_schema","json_schema":{"schema":[]}})",
+                         "response_format.json_schema.schema"},
+                        {R"("response_format":{"type":"json_schema","json_schema":{"schema":{"contains":{}}}})",
+                         "response_format.json_schema.schema"},
+                        {R"("guided_regex":"a(")", "guided_regex"},
+                        {R"("guided_regex":5)", "guided_regex"},
+                        {R"("guided_choice":[])", "guided_choice"},
+                        {R"("guided_choice":["a",""])", "guided_choice"},
+                        {R"("guided_json":"{")", "guided_json"},
+                        {R"("guided_json":{"type":"thing"})", "guided_json"},
+                        {R"("guided_grammar":"a ::= b")", "guided_grammar"},
+                        {R"("structured_outputs":{"regex":"(?=a)"})", "structured_outputs.regex"},
+                        {R"("structured_outputs":{"whitespace":true})", "structured_outputs.whitespace"},
                         {R"("logit_bias":{"5":1})", "logit_bias"},
                         {R"("presence_penalty":0.5)", "presence_penalty"},
                         {R"("frequency_penalty":"1")", "frequency_penalty"},
@@ -166,8 +177,7 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
                         {R"("model":5)", "model"},
                         {R"("priority":1)", "priority"},
                         {R"("stop":1180591620717411303424)", "stop"},
-                        {R"("model":1180591620717411303424)", "model"},
-                        {R"("guided_json":{})", "guided_json"}};
+                        {R"("model":1180591620717411303424)", "model"}};
   for (const Case& entry : cases) {
     const Reply reply = ask(port(), chat("hi", std::string(",") + entry.fields));
     EXPECT_EQ(reply.status, 400) << entry.fields << reply.body;

@@ -97,15 +97,9 @@ void refuse_tools(const Fields& fields) {
 }
 
 void refuse_formats(const Fields& fields) {
-  if (const Json* format = fields.object("response_format")) {
-    if (Fields(*format, "response_format.").string("type").value_or("") != "text") refuse_unbuilt("response_format");
-  }
-  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-                           "logit_bias", "suffix"}) {
+  for (const char* name : {"logit_bias", "suffix"}) {
     const Json* value = fields.find(name);
-    if (value == nullptr) continue;
-    const bool empty_schema = value->is_object() && std::string_view(name) == "guided_json";  // any JSON: not nothing
-    if (empty_schema || !asks_for_nothing(*value)) refuse_unbuilt(name);
+    if (value != nullptr && !asks_for_nothing(*value)) refuse_unbuilt(name);
   }
   if (const Json* modalities = fields.array("modalities")) {
     if (modalities->size() != 1 || modalities->front() != "text")
