@@ -10,6 +10,9 @@
 namespace tensorfold {
 namespace {
 
+constexpr std::int64_t kWideClassCharacters = 256;
+constexpr std::int64_t kWideClassCost = 32;
+
 [[noreturn]] void too_large(const char* what, std::size_t limit) {
   fail(ErrorCode::kInvalidArgument, "the grammar is too large: more than {} {}", limit, what);
 }
@@ -80,17 +83,45 @@ GrammarNode GrammarTree::choice(std::vector<GrammarNode> parts) {
 
 GrammarNode GrammarTree::repeat(GrammarNode part, int minimum, int maximum) {
   TF_ASSERT(minimum >= 0 && (maximum == kUnbounded || maximum >= minimum));
-  if (std::max(minimum, maximum) > limits::kGrammarRepeatMax) {
-    fail(ErrorCode::kInvalidArgument, "a repetition of more than {} times isn't supported", limits::kGrammarRepeatMax);
+  const bool of_characters = at(part).kind == Kind::kCharacters;
+  const int most = of_characters ? limits::kGrammarCharacterRepeatMax : limits::kGrammarRepeatMax;
+  if (std::max(minimum, maximum) > most) {
+    fail(ErrorCode::kInvalidArgument, "a repetition of more than {} times isn't supported{}", most,
+         of_characters ? " for single characters (without a bound it is)" : "");
   }
   if (maximum == 0) return empty();
   if (minimum == 1 && maximum == 1) return part;
+  if (!of_characters && std::max(minimum, maximum) > 1) return unrolled(part, minimum, maximum);
   Expression expression;
   expression.kind = Kind::kRepeat;
   expression.parts = {part};
   expression.minimum = minimum;
   expression.maximum = maximum;
   return add(std::move(expression));
+}
+
+GrammarNode GrammarTree::unrolled(GrammarNode part, int minimum, int maximum) {
+  const auto as_rule = [this](GrammarNode body) {
+    const int rule = add_rule();
+    set_rule(rule, body);
+    return reference(rule);
+  };
+  // Each step is a rule whose end is the next step, so that a mask is the same wherever the repetition stands.
+  const GrammarNode one = as_rule(part);
+  GrammarNode rest = maximum == kUnbounded ? repeat(one, 0, kUnbounded) : empty();
+  for (int step = minimum; step < maximum; ++step) rest = as_rule(optional(sequence({one, rest})));
+  for (int step = 0; step < minimum; ++step) rest = as_rule(sequence({one, rest}));
+  return rest;
+}
+
+GrammarNode GrammarTree::counted_until(const CharacterSet& excluded, int minimum, int maximum, std::string_view end) {
+  TF_ASSERT(!end.empty() && excluded.contains(static_cast<unsigned char>(end.front())));
+  Expression expression;
+  expression.kind = Kind::kCounted;
+  expression.set = excluded;
+  expression.minimum = minimum;
+  expression.maximum = maximum;
+  return sequence({add(std::move(expression)), literal(end)});
 }
 
 GrammarNode GrammarTree::reference(int rule) {
@@ -154,6 +185,7 @@ class GrammarTree::Writer {
       }
       if (expression.kind == Kind::kSequence) missing[node] = expression.parts.size();
       const bool leaf = expression.kind == Kind::kLiteral || expression.kind == Kind::kCharacters ||
+                        expression.kind == Kind::kCounted ||
                         (expression.kind == Kind::kSequence && expression.parts.empty()) ||
                         (expression.kind == Kind::kRepeat && expression.minimum == 0);
       if (leaf) ready.push_back(static_cast<GrammarNode>(node));
@@ -201,7 +233,8 @@ class GrammarTree::Writer {
         write_literal(expression.text);
         break;
       case Kind::kCharacters:
-        write_characters(expression.set);
+        count_cost(expression.set, copies);
+        write_characters(expression.set, "[");
         break;
       case Kind::kSequence:
         write_parts(expression.parts, " ", copies);
@@ -211,6 +244,11 @@ class GrammarTree::Writer {
         break;
       case Kind::kRepeat:
         write_repeat(expression, copies);
+        break;
+      case Kind::kCounted:
+        count_cost(expression.set, 1);
+        write_characters(expression.set, "[^");
+        write_counts(expression);
         break;
       case Kind::kReference:
         reach(expression.rule);
@@ -233,8 +271,19 @@ class GrammarTree::Writer {
     out_ += '"';
   }
 
-  void write_characters(const CharacterSet& set) {
-    out_ += '[';
+  /// A wide class at each of its positions means a walk over most of the vocabulary when the grammar is compiled.
+  void count_cost(const CharacterSet& set, std::int64_t copies) {
+    std::int64_t characters = 0;
+    for (const CharacterRange& range : set.ranges()) characters += range.last - range.first + 1;
+    cost_ += copies * (characters > kWideClassCharacters ? kWideClassCost : 1);
+    if (cost_ > limits::kGrammarCostMax) {
+      fail(ErrorCode::kInvalidArgument,
+           "the grammar is too large: too many character classes, once bounded repetitions are unrolled");
+    }
+  }
+
+  void write_characters(const CharacterSet& set, const char* open) {
+    out_ += open;
     for (const CharacterRange& range : set.ranges()) {
       append_escaped(range.first, out_);
       if (range.last == range.first) continue;
@@ -267,6 +316,10 @@ class GrammarTree::Writer {
     out_ += '(';
     write_node(part, copies * count);
     out_ += ')';
+    write_counts(expression);
+  }
+
+  void write_counts(const Expression& expression) {
     if (expression.maximum != kUnbounded) {
       out_ += fmt::format("{{{},{}}}", expression.minimum, expression.maximum);
     } else if (expression.minimum > 1) {
@@ -280,7 +333,7 @@ class GrammarTree::Writer {
   std::vector<bool> finishes_;  // by expression
   std::vector<bool> reached_;   // by rule
   std::vector<int> queue_;
-  std::int64_t unrolled_ = 0;
+  std::int64_t cost_ = 0;
   std::string out_;
 };
 

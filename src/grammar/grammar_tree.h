@@ -28,8 +28,12 @@ class GrammarTree {
   GrammarNode characters(const CharacterSet& set);
   GrammarNode sequence(std::vector<GrammarNode> parts);
   GrammarNode choice(std::vector<GrammarNode> parts);
-  /// `minimum` to `maximum` times; kUnbounded = no end.
+  /// `minimum` to `maximum` times; kUnbounded = no end. At most kGrammarRepeatMax, for a character set
+  /// kGrammarCharacterRepeatMax times.
   GrammarNode repeat(GrammarNode part, int minimum, int maximum);
+  /// Characters outside `excluded`, `minimum` to `maximum` of them, then `end`, an ASCII text that begins with one of
+  /// the excluded: the one form in which xgrammar counts instead of unrolling.
+  GrammarNode counted_until(const CharacterSet& excluded, int minimum, int maximum, std::string_view end);
   GrammarNode optional(GrammarNode part) { return repeat(part, 0, 1); }
   GrammarNode reference(int rule);
 
@@ -44,7 +48,7 @@ class GrammarTree {
   std::string to_ebnf() const;
 
  private:
-  enum class Kind { kLiteral, kCharacters, kSequence, kChoice, kRepeat, kReference };
+  enum class Kind { kLiteral, kCharacters, kSequence, kChoice, kRepeat, kCounted, kReference };
   struct Expression {
     Kind kind = Kind::kSequence;
     std::string text;
@@ -58,6 +62,7 @@ class GrammarTree {
   class Writer;
 
   GrammarNode add(Expression expression);
+  GrammarNode unrolled(GrammarNode part, int minimum, int maximum);
   const Expression& at(GrammarNode node) const { return expressions_[static_cast<std::size_t>(node)]; }
 
   std::vector<Expression> expressions_;

@@ -29,13 +29,13 @@ const CharacterSet& hexadecimal_set() {
   static const CharacterSet set{{'0', '9'}, {'A', 'F'}, {'a', 'f'}};
   return set;
 }
-/// What JSON strings can't hold as it is.
-const CharacterSet& escaped_set() {
+
+}  // namespace
+
+const CharacterSet& JsonGrammar::escaped_set() {
   static const CharacterSet set{{0, 0x1f}, {'"', '"'}, {'\\', '\\'}};
   return set;
 }
-
-}  // namespace
 
 template <typename Make>
 GrammarNode JsonGrammar::shared(std::optional<int>& rule, Make make) {

@@ -14,6 +14,9 @@ class JsonGrammar {
  public:
   explicit JsonGrammar(GrammarTree& tree) : tree_(tree) {}
 
+  /// What JSON strings can't hold as it is.
+  static const CharacterSet& escaped_set();
+
   GrammarNode blanks();           // at most kGrammarBlanksMax between two tokens
   GrammarNode value();            // any
   GrammarNode object();           // any

@@ -2,8 +2,10 @@
 // part of the schema front end that turns keywords into expressions. The walk over schemas is json_schema.cpp's.
 #pragma once
 
+#include <map>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "grammar/grammar_tree.h"
@@ -46,10 +48,13 @@ class SchemaRules {
   GrammarNode dictionary(const SchemaJson& schema, GrammarNode entry, int minimum, const std::string& path);
   GrammarNode prefixed_array(const SchemaJson& schema, int minimum, int maximum, const std::string& path);
   GrammarNode key_of_pattern(const std::string& pattern, const std::string& path);
+  /// Characters of a string, escapes included, without the quotes.
+  GrammarNode bounded_text(int minimum, int maximum);
   GrammarNode string_of_pattern(const std::string& pattern, const std::string& keyword, const std::string& path);
 
   GrammarTree& tree_;
   JsonGrammar json_;
+  std::map<std::pair<int, int>, int> bounded_texts_;
 };
 
 /// A nonnegative integer keyword; `otherwise` when absent.

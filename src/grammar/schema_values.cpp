@@ -67,8 +67,10 @@ int count_keyword(const SchemaJson& schema, const char* keyword, int otherwise, 
       found->is_number() && found->get<double>() >= 0 &&
       found->get<double>() == static_cast<double>(static_cast<std::int64_t>(std::min(found->get<double>(), 1e15)));
   if (!whole) refuse_schema(keyword, path, "must be a nonnegative integer");
-  if (found->get<double>() > limits::kGrammarRepeatMax) {
-    refuse_schema(keyword, path, fmt::format("is above {}, the most that is supported", limits::kGrammarRepeatMax));
+  const bool of_string = std::string_view(keyword).ends_with("Length");
+  const int most = of_string ? limits::kGrammarStringLengthMax : limits::kGrammarRepeatMax;
+  if (found->get<double>() > most) {
+    refuse_schema(keyword, path, fmt::format("is above {}, the most that is supported", most));
   }
   return static_cast<int>(found->get<double>());
 }
@@ -123,8 +125,29 @@ GrammarNode SchemaRules::string(const SchemaJson& schema, const std::string& pat
   }
   if (!has_length) return json_.string();
   if (maximum != GrammarTree::kUnbounded && maximum < minimum) return tree_.nothing();
-  const GrammarNode text = tree_.repeat(json_.character(), minimum, maximum);
-  return tree_.sequence({tree_.literal("\""), text, tree_.literal("\"")});
+  if (std::max(minimum, maximum) > limits::kGrammarEscapedLengthMax) {
+    return tree_.sequence(
+        {tree_.literal("\""), tree_.counted_until(JsonGrammar::escaped_set(), minimum, maximum, "\"")});
+  }
+  return tree_.sequence({tree_.literal("\""), bounded_text(minimum, maximum), tree_.literal("\"")});
+}
+
+GrammarNode SchemaRules::bounded_text(int minimum, int maximum) {
+  const bool bounded = maximum != GrammarTree::kUnbounded;
+  if (bounded && maximum == 0) return tree_.empty();
+  // All lengths share their tails, however many properties have one.
+  const auto [entry, is_new] = bounded_texts_.try_emplace({minimum, maximum}, 0);
+  if (!is_new) return tree_.reference(entry->second);
+  const int rule = tree_.add_rule();
+  entry->second = rule;
+  if (!bounded && minimum == 0) {
+    tree_.set_rule(rule, tree_.repeat(json_.character(), 0, GrammarTree::kUnbounded));
+    return tree_.reference(rule);
+  }
+  const GrammarNode rest = bounded_text(std::max(minimum - 1, 0), bounded ? maximum - 1 : maximum);
+  const GrammarNode one_more = tree_.sequence({json_.character(), rest});
+  tree_.set_rule(rule, minimum == 0 ? tree_.optional(one_more) : one_more);
+  return tree_.reference(rule);
 }
 
 GrammarNode SchemaRules::number(const SchemaJson& schema, bool whole_only, const std::string& path) {

@@ -34,6 +34,7 @@ struct GenerationRequest {
   bool prompt_is_tokens = false;
 
   std::optional<std::string> reasoning_effort;
+  std::optional<std::int64_t> thinking_budget;
   nlohmann::ordered_json template_kwargs;  // chat_template_kwargs, checked; null when absent
 
   std::optional<std::int64_t> max_tokens;  // explicit; 0 scores the prompt only

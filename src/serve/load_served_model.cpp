@@ -217,6 +217,7 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
   model->stop_tokens = end_tokens(*checkpoint, *model->tokenizer, source);
   model->thinking_default = options.thinking && model->prompts && model->prompts->facts().has_thinking_switch;
   model->effort_default = options.effort;
+  model->thinking_budget = options.thinking_budget;
   LoadOptions load;
   load.context_max = options.context;
   load.progress = report;

@@ -38,7 +38,8 @@ struct ServedModel {
   std::vector<std::int32_t> stop_tokens;
   bool thinking_default = true;
   std::optional<std::string> effort_default;
-  std::unique_ptr<Engine> engine;  // last: its thread ends before what it uses goes away
+  std::int64_t thinking_budget = 0;  // for requests without one; 0 = none
+  std::unique_ptr<Engine> engine;    // last: its thread ends before what it uses goes away
 
   /// The echo rule: the requested id when it is a public one, else the served name.
   const std::string& echoed_name(const std::string& requested) const;

@@ -168,7 +168,7 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
                         {R"("presence_penalty":0.5)", "presence_penalty"},
                         {R"("frequency_penalty":"1")", "frequency_penalty"},
                         {R"("repetition_penalty":1.1)", "repetition_penalty"},
-                        {R"("thinking_budget":5)", "thinking_budget"},
+                        {R"("thinking_budget":-5)", "thinking_budget"},
                         {R"("modalities":["text","audio"])", "modalities"},
                         {R"("audio":{})", "audio"},
                         {R"("reasoning_effort":"huge")", "reasoning_effort"},

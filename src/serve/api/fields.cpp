@@ -73,7 +73,6 @@ void refuse_numbers(const Fields& fields) {
   if (fields.number("repetition_penalty").value_or(1.0) != 1.0) refuse_unbuilt("repetition_penalty");
   if (fields.integer("n").value_or(1) != 1) throw field_error("n", "only 1 reply for each request is supported");
   if (fields.integer("best_of").value_or(1) != 1) throw field_error("best_of", "only 1 is supported");
-  if (fields.integer("thinking_budget").value_or(0) != 0) refuse_unbuilt("thinking_budget");
 }
 
 void refuse_tools(const Fields& fields) {

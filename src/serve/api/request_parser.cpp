@@ -49,6 +49,8 @@ void parse_common(const Json& body, GenerationRequest& request) {
   request.model = fields.string("model").value_or("");
   parse_sampling(fields, request);
   request.grammar = parse_structured_fields(body);
+  request.thinking_budget = fields.integer("thinking_budget");
+  if (request.thinking_budget.value_or(0) < 0) throw field_error("thinking_budget", "must not be negative");
   request.stream = fields.boolean("stream").value_or(false);
   if (const Json* options = fields.object("stream_options")) {
     request.include_usage = Fields(*options, "stream_options.").boolean("include_usage").value_or(false);
