@@ -32,6 +32,11 @@ GrammarNode schema_text(GrammarTree& tree, const nlohmann::ordered_json& schema)
   return json_text(tree, parse_json_schema(tree, schema));
 }
 
+GrammarNode plain_regex(GrammarTree& tree, const std::string& pattern) {
+  PlainSpelling spelling(tree);
+  return parse_regex(tree, pattern, RegexMatch::kWhole, spelling);
+}
+
 GrammarNode parse(GrammarTree& tree, const GrammarSource& source) {
   switch (source.kind) {
     case GrammarSource::Kind::kJsonSchema:
@@ -39,7 +44,7 @@ GrammarNode parse(GrammarTree& tree, const GrammarSource& source) {
     case GrammarSource::Kind::kJsonObject:
       return json_text(tree, JsonGrammar(tree).object());
     case GrammarSource::Kind::kRegex:
-      return parse_regex(tree, source.text, RegexMatch::kWhole, spell_plainly);
+      return plain_regex(tree, source.text);
     case GrammarSource::Kind::kChoice:
       return choice_of(tree, source.choices);
     case GrammarSource::Kind::kEbnf:

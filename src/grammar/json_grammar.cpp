@@ -55,35 +55,43 @@ GrammarNode JsonGrammar::plain_character() {
   return tree_.characters(escaped_set().complement());
 }
 
-GrammarNode JsonGrammar::character() {
-  return shared(character_, [this] {
+GrammarNode JsonGrammar::escape() {
+  return shared(escape_, [this] {
     const GrammarNode hexadecimal = tree_.characters(hexadecimal_set());
     const auto four = [&](std::string_view first, std::string_view second) {
       return tree_.sequence({tree_.literal("\\u"), tree_.characters(ascii_set(first)),
                              tree_.characters(ascii_set(second)), hexadecimal, hexadecimal});
     };
-    const std::string_view any = "0123456789abcdefABCDEF";
     return tree_.choice({
-        plain_character(),
         tree_.sequence({tree_.literal("\\"), tree_.characters(ascii_set("\"\\/bfnrt"))}),
-        four("0123456789abcefABCEF", any),
+        four("0123456789abcefABCEF", "0123456789abcdefABCDEF"),
         four("dD", "01234567"),
         tree_.sequence({four("dD", "89abAB"), four("dD", "cdefCDEF")}),
     });
   });
 }
 
-GrammarNode JsonGrammar::string() {
-  return shared(string_, [this] {
-    return tree_.sequence(
-        {tree_.literal("\""), tree_.repeat(character(), 0, GrammarTree::kUnbounded), tree_.literal("\"")});
-  });
+GrammarNode JsonGrammar::character() {
+  return shared(character_, [this] { return tree_.choice({plain_character(), escape()}); });
 }
 
-GrammarNode JsonGrammar::spell(const CharacterSet& set) {
+GrammarNode JsonGrammar::runs(GrammarNode plain, GrammarNode escape) {
+  const int rule = tree_.add_rule();
+  const GrammarNode run = tree_.repeat(plain, 0, GrammarTree::kUnbounded);
+  tree_.set_rule(rule, tree_.sequence({run, tree_.optional(tree_.sequence({escape, tree_.reference(rule)}))}));
+  return tree_.reference(rule);
+}
+
+GrammarNode JsonGrammar::text() {
+  return shared(text_, [this] { return runs(plain_character(), escape()); });
+}
+
+GrammarNode JsonGrammar::string() {
+  return shared(string_, [this] { return tree_.sequence({tree_.literal("\""), text(), tree_.literal("\"")}); });
+}
+
+GrammarNode JsonGrammar::spelled_escapes(const CharacterSet& set) {
   std::vector<GrammarNode> parts;
-  const CharacterSet plain = set.without(escaped_set());
-  if (!plain.is_empty()) parts.push_back(tree_.characters(plain));
   // The short escapes where there are any, \u00XX for other control characters.
   std::string letters;
   std::string last_digits[2];
@@ -106,6 +114,22 @@ GrammarNode JsonGrammar::spell(const CharacterSet& set) {
   add("\\u000", last_digits[0]);
   add("\\u001", last_digits[1]);
   return tree_.choice(std::move(parts));
+}
+
+GrammarNode JsonGrammar::one(const CharacterSet& set) {
+  const CharacterSet plain = set.without(escaped_set());
+  if (set.intersected_with(escaped_set()).is_empty()) return tree_.characters(plain);
+  const GrammarNode escapes = spelled_escapes(set);
+  return plain.is_empty() ? escapes : tree_.choice({tree_.characters(plain), escapes});
+}
+
+GrammarNode JsonGrammar::any_number(const CharacterSet& set) {
+  if (set.ranges() == CharacterSet::all().ranges()) return text();
+  const CharacterSet plain = set.without(escaped_set());
+  const bool escapes = !set.intersected_with(escaped_set()).is_empty();
+  if (!escapes) return tree_.repeat(tree_.characters(plain), 0, GrammarTree::kUnbounded);
+  if (plain.is_empty()) return tree_.repeat(spelled_escapes(set), 0, GrammarTree::kUnbounded);
+  return runs(tree_.characters(plain), spelled_escapes(set));
 }
 
 GrammarNode JsonGrammar::integer() {

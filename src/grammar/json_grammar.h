@@ -7,10 +7,11 @@
 #include <string_view>
 
 #include "grammar/grammar_tree.h"
+#include "grammar/regex.h"
 
 namespace tensorfold {
 
-class JsonGrammar {
+class JsonGrammar final : public CharacterSpelling {
  public:
   explicit JsonGrammar(GrammarTree& tree) : tree_(tree) {}
 
@@ -26,8 +27,10 @@ class JsonGrammar {
   GrammarNode integer();          // any of up to 18 digits
   GrammarNode character();        // one character inside a string
   GrammarNode plain_character();  // one that isn't escaped
-  /// `characters` of a string's value as they are spelled in it.
-  GrammarNode spell(const CharacterSet& set);
+  /// One of the set, any number of them, as a string's value spells them. A run without escapes is one loop, so that
+  /// what has been written needn't be remembered character by character.
+  GrammarNode one(const CharacterSet& set) override;
+  GrammarNode any_number(const CharacterSet& set) override;
   /// The exact text.
   GrammarNode literal(std::string_view text) { return tree_.literal(text); }
 
@@ -36,12 +39,16 @@ class JsonGrammar {
   GrammarNode member(GrammarNode key, GrammarNode value);
 
  private:
+  GrammarNode text();  // characters of any string
   /// The rule is made when it is first used.
+  GrammarNode escape();                                  // any escape sequence
+  GrammarNode spelled_escapes(const CharacterSet& set);  // of its members that need one
+  GrammarNode runs(GrammarNode plain, GrammarNode escape);
   template <typename Make>
   GrammarNode shared(std::optional<int>& rule, Make make);
 
   GrammarTree& tree_;
-  std::optional<int> blanks_, value_, object_, array_, string_, number_, integer_, character_;
+  std::optional<int> blanks_, value_, object_, array_, string_, number_, integer_, character_, escape_, text_;
 };
 
 }  // namespace tensorfold

@@ -336,16 +336,14 @@ enum class Edge {
 
 class Writer {
  public:
-  Writer(GrammarTree& tree, const CharacterSpelling& spelling) : tree_(tree), spelling_(spelling) {}
+  Writer(GrammarTree& tree, CharacterSpelling& spelling) : tree_(tree), spelling_(spelling) {}
 
   GrammarNode write(const Piece& piece, Edge before, Edge after) {
     switch (piece.kind) {
       case Piece::Kind::kSet:
-        return between(spelling_(tree_, piece.set), before, after);
-      case Piece::Kind::kRepeat: {
-        const GrammarNode part = write(piece.parts.front(), Edge::kInner, Edge::kInner);
-        return between(tree_.repeat(part, piece.minimum, piece.maximum), before, after);
-      }
+        return between(spelling_.one(piece.set), before, after);
+      case Piece::Kind::kRepeat:
+        return between(write_repeat(piece), before, after);
       case Piece::Kind::kChoice: {
         std::vector<GrammarNode> parts;
         for (const Piece& part : piece.parts) parts.push_back(write(part, before, after));
@@ -388,6 +386,15 @@ class Writer {
     return tree_.sequence(std::move(nodes));
   }
 
+  GrammarNode write_repeat(const Piece& piece) {
+    const Piece& part = piece.parts.front();
+    const bool open_set = part.kind == Piece::Kind::kSet && piece.maximum == GrammarTree::kUnbounded;
+    if (!open_set) return tree_.repeat(write(part, Edge::kInner, Edge::kInner), piece.minimum, piece.maximum);
+    const GrammarNode rest = spelling_.any_number(part.set);
+    if (piece.minimum == 0) return rest;
+    return tree_.sequence({tree_.repeat(spelling_.one(part.set), piece.minimum, piece.minimum), rest});
+  }
+
   GrammarNode between(GrammarNode node, Edge before, Edge after) {
     std::vector<GrammarNode> nodes;
     if (before == Edge::kSearch) nodes.push_back(any_text());
@@ -396,20 +403,15 @@ class Writer {
     return tree_.sequence(std::move(nodes));
   }
 
-  GrammarNode any_text() { return tree_.repeat(spelling_(tree_, CharacterSet::all()), 0, GrammarTree::kUnbounded); }
+  GrammarNode any_text() { return spelling_.any_number(CharacterSet::all()); }
 
   GrammarTree& tree_;
-  const CharacterSpelling& spelling_;
+  CharacterSpelling& spelling_;
 };
 
 }  // namespace
 
-GrammarNode spell_plainly(GrammarTree& tree, const CharacterSet& set) {
-  return tree.characters(set);
-}
-
-GrammarNode parse_regex(GrammarTree& tree, std::string_view pattern, RegexMatch match,
-                        const CharacterSpelling& spelling) {
+GrammarNode parse_regex(GrammarTree& tree, std::string_view pattern, RegexMatch match, CharacterSpelling& spelling) {
   if (pattern.size() > limits::kGrammarSourceBytesMax) {
     fail(ErrorCode::kInvalidArgument, "the pattern is longer than {} bytes", limits::kGrammarSourceBytesMax);
   }

@@ -3,15 +3,19 @@
 // Where the two differ in which characters a class holds, the class is what both hold.
 #pragma once
 
-#include <functional>
 #include <string_view>
 
 #include "grammar/grammar_tree.h"
 
 namespace tensorfold {
 
-/// How a set of characters of the pattern is spelled in the text that is generated.
-using CharacterSpelling = std::function<GrammarNode(GrammarTree&, const CharacterSet&)>;
+/// How characters of the pattern are spelled in the text that is generated.
+class CharacterSpelling {
+ public:
+  virtual ~CharacterSpelling() = default;
+  virtual GrammarNode one(const CharacterSet& set) = 0;
+  virtual GrammarNode any_number(const CharacterSet& set) = 0;
+};
 
 enum class RegexMatch {
   kWhole,   // the pattern describes the whole text
@@ -19,10 +23,19 @@ enum class RegexMatch {
 };
 
 /// Throws Error(kInvalidArgument) that says what isn't supported and where.
-GrammarNode parse_regex(GrammarTree& tree, std::string_view pattern, RegexMatch match,
-                        const CharacterSpelling& spelling);
+GrammarNode parse_regex(GrammarTree& tree, std::string_view pattern, RegexMatch match, CharacterSpelling& spelling);
 
 /// Characters as they are.
-GrammarNode spell_plainly(GrammarTree& tree, const CharacterSet& set);
+class PlainSpelling final : public CharacterSpelling {
+ public:
+  explicit PlainSpelling(GrammarTree& tree) : tree_(tree) {}
+  GrammarNode one(const CharacterSet& set) override { return tree_.characters(set); }
+  GrammarNode any_number(const CharacterSet& set) override {
+    return tree_.repeat(tree_.characters(set), 0, GrammarTree::kUnbounded);
+  }
+
+ private:
+  GrammarTree& tree_;
+};
 
 }  // namespace tensorfold

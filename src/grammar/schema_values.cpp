@@ -93,8 +93,7 @@ GrammarNode SchemaRules::listed_values(const SchemaJson& schema, const std::stri
 GrammarNode SchemaRules::string_of_pattern(const std::string& pattern, const std::string& keyword,
                                            const std::string& path) {
   try {
-    const auto spell = [this](GrammarTree&, const CharacterSet& set) { return json_.spell(set); };
-    const GrammarNode text = parse_regex(tree_, pattern, RegexMatch::kSearch, spell);
+    const GrammarNode text = parse_regex(tree_, pattern, RegexMatch::kSearch, json_);
     return tree_.sequence({tree_.literal("\""), text, tree_.literal("\"")});
   } catch (const Error& error) {
     refuse_schema(keyword, path, fmt::format("can't be used: {}", error.what()));
@@ -141,7 +140,7 @@ GrammarNode SchemaRules::bounded_text(int minimum, int maximum) {
   const int rule = tree_.add_rule();
   entry->second = rule;
   if (!bounded && minimum == 0) {
-    tree_.set_rule(rule, tree_.repeat(json_.character(), 0, GrammarTree::kUnbounded));
+    tree_.set_rule(rule, json_.any_number(CharacterSet::all()));
     return tree_.reference(rule);
   }
   const GrammarNode rest = bounded_text(std::max(minimum - 1, 0), bounded ? maximum - 1 : maximum);

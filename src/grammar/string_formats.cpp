@@ -18,9 +18,10 @@ namespace {
 #define TF_TIME "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,6})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
 #define TF_DURATION_TIME "T(?:\\d{1,4}H(?:\\d{1,4}M(?:\\d{1,4}S)?)?|\\d{1,4}M(?:\\d{1,4}S)?|\\d{1,4}S)"
 #define TF_DURATION_DATE "(?:\\d{1,4}Y(?:\\d{1,4}M(?:\\d{1,4}D)?)?|\\d{1,4}M(?:\\d{1,4}D)?|\\d{1,4}D)"
-#define TF_LABEL "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+#define TF_LABEL "[a-zA-Z0-9]{1,16}(?:-[a-zA-Z0-9]{1,16}){0,2}"
 #define TF_BYTE "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
 #define TF_GROUP "[0-9a-fA-F]{1,4}"
+#define TF_URI_TEXT "[a-zA-Z0-9._~!$&'()*+,;=:@/-]*(?:%[0-9a-fA-F]{2}[a-zA-Z0-9._~!$&'()*+,;=:@/-]*)*"
 
 struct Format {
   std::string_view name;
@@ -39,11 +40,8 @@ constexpr Format kFormats[] = {
              "|(?:" TF_GROUP ":){1,5}(?::" TF_GROUP "){1,2}|(?:" TF_GROUP ":){1,4}(?::" TF_GROUP "){1,3}|(?:" TF_GROUP
              ":){1,3}(?::" TF_GROUP "){1,4}|(?:" TF_GROUP ":){1,2}(?::" TF_GROUP "){1,5}|" TF_GROUP ":(?::" TF_GROUP
              "){1,6}|:(?::" TF_GROUP "){1,7}|::)$"},
-    {"uri",
-     "^[a-zA-Z][a-zA-Z0-9+.-]{1,15}://[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?(?::\\d{1,4})?"
-     "(?:/(?:[a-zA-Z0-9._~!$&'()*+,;=:@/-]|%[0-9a-fA-F]{2})*)?(?:\\?(?:[a-zA-Z0-9._~!$&'()*+,;=:@/"
-     "?-]|%[0-9a-fA-F]{2})*)?"
-     "(?:#(?:[a-zA-Z0-9._~!$&'()*+,;=:@/?-]|%[0-9a-fA-F]{2})*)?$"},
+    {"uri", "^[a-zA-Z][a-zA-Z0-9+.-]{1,15}://" TF_LABEL "(?:\\." TF_LABEL "){0,3}(?::\\d{1,4})?(?:/" TF_URI_TEXT
+            ")?(?:\\?" TF_URI_TEXT ")?(?:#" TF_URI_TEXT ")?$"},
     {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"},
 };
 
