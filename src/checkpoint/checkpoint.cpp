@@ -20,4 +20,12 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const std::filesystem::path& 
   }
 }
 
+std::shared_ptr<const Checkpoint> Checkpoint::open_side_file(const std::filesystem::path& path) {
+  try {
+    return open_lone_file(path);
+  } catch (const std::filesystem::filesystem_error& error) {
+    fail(ErrorCode::kInvalidCheckpoint, "{}: {}; check that it can be read", path.string(), error.what());
+  }
+}
+
 }  // namespace tensorfold

@@ -31,6 +31,9 @@ class Checkpoint {
   /// headers, offsets, overlaps, shards, dtypes. Throws Error(kInvalidCheckpoint | kNotFound) that names file and
   /// tensor.
   static std::shared_ptr<const Checkpoint> open(const std::filesystem::path& path);
+  /// Opens one safetensors file that lies beside a checkpoint (an MTP head) as a checkpoint of its own, with an empty
+  /// config(): the shapes alone say how its matrices are quantised. Same checks and errors.
+  static std::shared_ptr<const Checkpoint> open_side_file(const std::filesystem::path& path);
   virtual ~Checkpoint() = default;
 
   virtual Container container() const = 0;

@@ -77,7 +77,26 @@ class DirectoryCheckpoint final : public StoredCheckpoint {
   }
 };
 
+class LoneFileCheckpoint final : public StoredCheckpoint {
+ public:
+  explicit LoneFileCheckpoint(const std::filesystem::path& path) : StoredCheckpoint(path) {
+    auto file = std::make_unique<MappedFile>(path);
+    file_bytes_ = file->size();
+    SafetensorsFile contents = read_safetensors(*file);
+    container_ = contents.format == "mlx" ? Container::kMlx : Container::kHuggingFace;
+    add_file(std::move(file), std::move(contents.tensors));
+    index_tensors();
+  }
+
+  std::vector<std::string> gguf_strings(std::string_view) const override { return {}; }
+  std::vector<double> gguf_numbers(std::string_view) const override { return {}; }
+};
+
 }  // namespace
+
+std::shared_ptr<const Checkpoint> open_lone_file(const std::filesystem::path& path) {
+  return std::make_shared<LoneFileCheckpoint>(path);
+}
 
 std::shared_ptr<const Checkpoint> open_directory(const std::filesystem::path& path) {
   return std::make_shared<DirectoryCheckpoint>(path);

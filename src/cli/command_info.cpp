@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
@@ -9,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "hub/resolve.h"
+#include "model/drafter_description.h"
 #include "model/load.h"
 #include "ops/cpu/isa.h"
 
@@ -41,6 +43,25 @@ std::string cpu_line() {
   }
 }
 
+/// What the checkpoint brings for drafting: its MTP head, and a block drafter beside it.
+std::string draft_lines(const Checkpoint& checkpoint, const ModelDescription& description) {
+  std::string text;
+  if (const auto& mtp = description.mtp) {
+    const auto file = std::filesystem::path(mtp->side_file).filename().string();
+    text += fmt::format("mtp head: 1 layer, up to {} drafts{}\n", mtp->depth_max, file.empty() ? "" : ", in " + file);
+  }
+  const auto folder = find_drafter_folder(checkpoint);
+  if (!folder) return text;
+  try {
+    const DrafterDescription drafter = describe_drafter(*Checkpoint::open(*folder), description);
+    text += fmt::format("drafter: {} of {} layers, blocks of {}, in {}/\n", drafter.title, drafter.layers.size(),
+                        drafter.block_rows, folder->filename().string());
+  } catch (const Error& error) {
+    text += fmt::format("drafter: none ({})\n", error.what());
+  }
+  return text;
+}
+
 }  // namespace
 
 int run_info(const std::vector<std::string>& words) {
@@ -59,6 +80,7 @@ int run_info(const std::vector<std::string>& words) {
   text += fmt::format("weights: {:.2f} GiB ({} bytes)\n", static_cast<double>(bytes) / kGib, bytes);
   text += fmt::format("memory floor: {:.2f} GiB (weights {:.2f} GiB + 2.00 GiB runtime margin)\n",
                       static_cast<double>(bytes + kRuntimeMarginBytes) / kGib, static_cast<double>(bytes) / kGib);
+  text += draft_lines(*checkpoint, description);
   text += fmt::format("cpu path: {}\n", cpu_line());
   text += "tensors:\n";
   for (const FormatSummary& format : formats) {

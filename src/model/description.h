@@ -101,6 +101,16 @@ struct LayerDescription {
   std::optional<NormDescription> post_feed_forward_norm;
 };
 
+/// A multi-token-prediction head (families-a.md 1.5): x = join([norm(embedding of token i + 1); norm(hidden state i)]), one
+/// decoder layer with keys of its own, a final norm, and the model's head. Embedding and head are the model's.
+struct MtpDescription {
+  std::string side_file;        // path of the file that holds it; empty: the checkpoint itself
+  NormDescription embedding_norm, hidden_norm, final_norm;
+  LinearDescription join;       // [hidden, 2·hidden], the embedding's half first
+  LayerDescription layer;       // full attention; its cache group is the executor's to give
+  std::int32_t depth_max = 3;   // levels worth chaining
+};
+
 struct ModelDescription {
   std::string family, title;
   std::int32_t vocabulary_size = 0;
@@ -112,6 +122,7 @@ struct ModelDescription {
   NormDescription final_norm;
   std::optional<LinearDescription> head;  // absent: tied to the embedding
   float logit_soft_cap = 0.0f;          // 0 = none
+  std::optional<MtpDescription> mtp;
   std::vector<RopeDescription> ropes;
   std::vector<CacheGroup> cache_groups; // page_bytes and slot_bytes are filled in by the loader
   /// Tensors (canonical or file names; a trailing '*' matches any rest) that may be present and are not read.

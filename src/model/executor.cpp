@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/bf16.h"
 #include "base/error.h"
 #include "base/limits.h"
 #include "model/rope.h"
@@ -11,9 +10,14 @@
 namespace tensorfold {
 namespace {
 
-LayerWidths widths(const ModelDescription& description) {
+LayerWidths widths(const ModelDescription& description, const LoadedDrafter* drafter) {
   LayerWidths result;
   for (const auto& layer : description.layers) result.include(layer);
+  if (description.mtp) {
+    result.include(description.mtp->layer);
+    result.mixed = std::max(result.mixed, description.mtp->join.columns);
+  }
+  if (drafter) DflashDrafter::include_widths(drafter->description, result);
   return result;
 }
 
@@ -25,17 +29,24 @@ struct Executor::Pass {
   std::vector<std::int32_t> tokens;
   std::vector<std::int32_t> parents;  // [rows] row of the own lane, -1 for its first
   std::vector<std::int32_t> logits_rows;
-  std::vector<std::int32_t> hidden_rows;
+  std::vector<std::int32_t> hidden_rows;    // kept in backend memory
+  std::vector<std::int32_t> returned_rows;  // of these, copied to the host
+  std::vector<std::int32_t> tapped_rows;
 };
 
 Executor::~Executor() = default;
 
-Executor::Executor(ModelDescription description, ModelWeights weights, std::unique_ptr<ops::Backend> backend)
+Executor::Executor(ModelDescription description, ModelWeights weights, std::unique_ptr<ops::Backend> backend,
+                   std::unique_ptr<LoadedDrafter> drafter)
     : description_(std::move(description)),
       weights_(std::move(weights)),
       backend_(std::move(backend)),
       layer_caches_(*backend_) {
   for (const auto& layer : description_.layers) layer_caches_.add(layer, description_.cache_groups);
+  const std::size_t mtp_cache = layer_caches_.size();
+  if (description_.mtp) add_mtp_cache();
+  const std::size_t drafter_caches = layer_caches_.size();
+  if (drafter) add_drafter_caches(drafter->description);
   facts_.family = description_.family;
   facts_.family_title = description_.title;
   facts_.backend = backend_->info().name;
@@ -46,10 +57,50 @@ Executor::Executor(ModelDescription description, ModelWeights weights, std::uniq
   facts_.context_max = description_.context_max;
   facts_.pass_rows_max = limits::kPassRowsMax;
   facts_.window_rows_max = limits::kWideWindowRowsMax;
-  facts_.packed_weight_bytes = weights_.packed_bytes;
+  facts_.packed_weight_bytes = weights_.packed_bytes + (drafter ? drafter->weights.packed_bytes : 0);
   facts_.groups = description_.cache_groups;
-  runner_ =
-      std::make_unique<LayerRunner>(*backend_, description_.hidden_size, facts_.pass_rows_max, widths(description_));
+  runner_ = std::make_unique<LayerRunner>(*backend_, description_.hidden_size, facts_.pass_rows_max,
+                                          widths(description_, drafter.get()));
+  logits_ = std::make_unique<LogitsHead>(*backend_, weights_.head ? *weights_.head : *weights_.embedding,
+                                         description_.logit_soft_cap);
+  if (description_.mtp) {
+    mtp_head_ = std::make_unique<MtpHeadRunner>(description_, weights_, *backend_, *runner_, hidden_,
+                                                layer_caches_[mtp_cache], facts_.pass_rows_max);
+  }
+  if (drafter) {
+    drafter_ = std::make_unique<DflashDrafter>(std::move(*drafter), description_, weights_, *backend_, *runner_, taps_,
+                                               &layer_caches_[drafter_caches], facts_.pass_rows_max);
+  }
+}
+
+void Executor::add_mtp_cache() {
+  CacheGroup group;
+  group.layer_count = 1;
+  group.draft = true;
+  auto& layer = description_.mtp->layer;
+  std::get<AttentionMixer>(layer.mixer).cache_group = static_cast<std::int32_t>(description_.cache_groups.size());
+  description_.cache_groups.push_back(group);
+  layer_caches_.add(layer, description_.cache_groups);
+}
+
+// One group for each window that the drafter's layers have.
+void Executor::add_drafter_caches(DrafterDescription& drafter) {
+  auto& groups = description_.cache_groups;
+  const std::size_t first = groups.size();
+  for (auto& layer : drafter.layers) {
+    std::size_t index = first;
+    while (index < groups.size() && groups[index].window != layer.window) ++index;
+    if (index == groups.size()) {
+      CacheGroup group;
+      group.kind = layer.window > 0 ? CacheKind::kSliding : CacheKind::kFull;
+      group.window = layer.window;
+      group.draft = true;
+      groups.push_back(group);
+    }
+    ++groups[index].layer_count;
+    layer.cache_group = static_cast<std::int32_t>(index);
+    layer_caches_.add_draft_keys({drafter.kv_heads, drafter.head_dim}, layer.cache_group, groups);
+  }
 }
 
 void Executor::allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
@@ -73,6 +124,7 @@ void Executor::allocate_caches(const std::vector<std::int32_t>& page_counts, std
   });
   build_rope_tables(static_cast<std::int32_t>(
       all_sliding ? description_.context_max : std::min<std::int64_t>(positions, description_.context_max)));
+  if (drafter_) drafter_->set_positions(bounds_.rope_positions);
 }
 
 void Executor::build_rope_tables(std::int32_t positions) {
@@ -170,7 +222,10 @@ Executor::Pass Executor::prepare(const RoundPlan& plan) {
     pass.tokens.push_back(each.token);
     pass.layers.rope_positions.push_back(each.rope_position[0]);
     if (each.flags & kRowWantsLogits) pass.logits_rows.push_back(static_cast<std::int32_t>(row));
-    if (each.flags & kRowWantsHidden) pass.hidden_rows.push_back(static_cast<std::int32_t>(row));
+    const auto index = static_cast<std::int32_t>(row);
+    if (each.flags & (kRowWantsHidden | kRowReturnsHidden)) pass.hidden_rows.push_back(index);
+    if (each.flags & kRowReturnsHidden) pass.returned_rows.push_back(index);
+    if ((each.flags & kRowIsTapped) && drafter_) pass.tapped_rows.push_back(index);
   }
   pass.parents.reserve(plan.rows.size());  // spans point into it
   std::vector<const std::int32_t*> parents_of_lane;
@@ -197,42 +252,65 @@ void Executor::run_head(const Pass& pass, ForwardResult& result) {
   result.logits = nullptr;
   const auto rows = static_cast<std::int64_t>(pass.logits_rows.size());
   if (rows == 0) return;
-  const std::size_t bytes = static_cast<std::size_t>(rows) * static_cast<std::size_t>(facts_.vocabulary_size) * 4;
-  if (!logits_ || logits_->bytes() < bytes) logits_ = backend_->allocate(bytes, "logits");
   backend_->rms_norm({runner_->residual(), description_.hidden_size, weights_.final_norm,
                       description_.final_norm.epsilon, rows, description_.hidden_size, runner_->normed(),
                       pass.logits_rows.data()});
-  const auto& head = weights_.head ? *weights_.head : *weights_.embedding;
-  runner_->run_linear(head, runner_->normed(), rows, floats(logits_), false);
-  if (description_.logit_soft_cap > 0.0f) {
-    backend_->soft_cap({floats(logits_), rows * facts_.vocabulary_size, description_.logit_soft_cap});
-  }
-  backend_->synchronise();
-  if (backend_->info().host_memory) {
-    result.logits = floats(logits_);
-    return;
-  }
-  host_logits_.resize(bytes / 4);
-  backend_->copy_to_host(host_logits_.data(), logits_->data(), bytes);
-  result.logits = host_logits_.data();
+  result.logits = logits_->run(runner_->normed(), rows);
 }
 
-void Executor::return_hidden(const Pass& pass, ForwardResult& result) {
-  result.hidden_rows = pass.hidden_rows;
+// The residual stream after a layer that the drafter reads: columns of its context's input.
+void Executor::keep_taps(std::int32_t layer, const Pass& pass) {
+  const auto& taps = drafter_->description().taps;
+  const auto found = std::find(taps.begin(), taps.end(), layer);
+  if (found == taps.end()) return;
+  const std::int64_t hidden = description_.hidden_size, width = static_cast<std::int64_t>(taps.size()) * hidden;
+  const auto rows = static_cast<std::int64_t>(pass.tapped_rows.size());
+  const auto bytes = static_cast<std::size_t>(rows * width * backend_->info().activation_bytes);
+  if (!taps_.buffer || taps_.buffer->bytes() < bytes) {
+    TF_ASSERT(found == std::min_element(taps.begin(), taps.end()));  // the first of the pass, or what it kept is lost
+    taps_.buffer = backend_->allocate(bytes, "tapped rows for the drafter");
+  }
+  ops::RoundRowsParams params;
+  params.x = runner_->residual();
+  params.x_stride = hidden;
+  params.row_index = pass.tapped_rows.data();
+  params.rows = rows;
+  params.width = hidden;
+  params.out = ops::activation_at(backend_->info(), static_cast<ops::Activation*>(taps_.buffer->data()),
+                                  (found - taps.begin()) * hidden);
+  params.out_stride = width;
+  backend_->round_rows(params);
+}
+
+// Rows that a drafter or the caller wants, unrounded: what a drafter feeds on is not a committed row's arithmetic.
+void Executor::keep_hidden(Pass& pass, ForwardResult& result) {
+  result.hidden_rows = pass.returned_rows;
   result.hidden = nullptr;
-  const auto rows = static_cast<std::int64_t>(pass.hidden_rows.size());
+  hidden_.pass_rows = std::move(pass.hidden_rows);
+  const auto rows = static_cast<std::int64_t>(hidden_.pass_rows.size());
   if (rows == 0) return;
-  backend_->rms_norm({runner_->residual(), description_.hidden_size, weights_.final_norm,
-                      description_.final_norm.epsilon, rows, description_.hidden_size, runner_->normed(),
-                      pass.hidden_rows.data()});
-  const std::size_t count = static_cast<std::size_t>(rows * description_.hidden_size);
-  host_hidden_.resize(count);
-  if (backend_->info().activation_bytes == 4) {
-    backend_->copy_to_host(host_hidden_.data(), runner_->normed(), count * 4);
-  } else {
-    std::vector<Bf16> rounded(count);
-    backend_->copy_to_host(rounded.data(), runner_->normed(), count * sizeof(Bf16));
-    std::transform(rounded.begin(), rounded.end(), host_hidden_.begin(), [](Bf16 value) { return to_float(value); });
+  const std::size_t row_bytes = static_cast<std::size_t>(description_.hidden_size) * sizeof(float);
+  const std::size_t bytes = static_cast<std::size_t>(rows) * row_bytes;
+  if (!hidden_.buffer || hidden_.buffer->bytes() < bytes) {
+    hidden_.buffer = backend_->allocate(bytes, "hidden states for drafters");
+  }
+  auto* kept = static_cast<float*>(hidden_.buffer->data());
+  ops::RmsNormParams params{runner_->residual(),
+                            description_.hidden_size,
+                            weights_.final_norm,
+                            description_.final_norm.epsilon,
+                            rows,
+                            description_.hidden_size,
+                            nullptr,
+                            hidden_.pass_rows.data()};
+  params.out_float = kept;
+  backend_->rms_norm(params);
+  if (result.hidden_rows.empty()) return;
+  host_hidden_.resize(result.hidden_rows.size() * static_cast<std::size_t>(description_.hidden_size));
+  float* out = host_hidden_.data();
+  for (const std::int32_t row : result.hidden_rows) {
+    backend_->copy_to_host(out, kept + hidden_.index_of(row) * description_.hidden_size, row_bytes);
+    out += description_.hidden_size;
   }
   result.hidden = host_hidden_.data();
 }
@@ -240,7 +318,7 @@ void Executor::return_hidden(const Pass& pass, ForwardResult& result) {
 void Executor::forward(const RoundPlan& plan, ForwardResult& result) {
   check_plan(plan, facts_, bounds_);
   for (const auto& lane : plan.lanes) windows_.check_replay(lane);
-  const Pass pass = prepare(plan);
+  Pass pass = prepare(plan);
   replay_trees(pass.layers.spans);
   const std::int64_t rows = pass.layers.rows;
   backend_->embed(
@@ -254,12 +332,14 @@ void Executor::forward(const RoundPlan& plan, ForwardResult& result) {
       };
     }
     runner_->run(description_.layers[index], weights_.layers[index], layer_caches_[index], pass.layers, on_experts);
+    if (!pass.tapped_rows.empty()) keep_taps(layer, pass);
     if (!observer_.on_layer) continue;
     std::vector<float> residual(static_cast<std::size_t>(rows * description_.hidden_size));
     backend_->copy_to_host(residual.data(), runner_->residual(), residual.size() * sizeof(float));
     observer_.on_layer(layer, residual.data(), rows);
   }
-  return_hidden(pass, result);
+  if (drafter_) taps_.pass_rows = std::move(pass.tapped_rows);
+  keep_hidden(pass, result);
   run_head(pass, result);
   windows_.keep(plan);
 }

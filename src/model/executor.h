@@ -1,17 +1,21 @@
 // The one executor: walks any description on any backend. It makes the plan's lanes into spans and passes them down the
-// layers, and knows nothing of scheduling or text. What a layer computes is model/layer_runner's, the memory of streams is
-// model/layer_caches'. One thread drives it.
+// layers, and knows nothing of scheduling or text. What a layer computes is model/layer_runner's, the memory of streams
+// is model/layer_caches'. One thread drives it.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "model/block_drafter.h"
 #include "model/description.h"
+#include "model/kept_rows.h"
 #include "model/lane_windows.h"
 #include "model/language_model.h"
 #include "model/layer_caches.h"
 #include "model/layer_runner.h"
+#include "model/logits_head.h"
+#include "model/mtp_head.h"
 #include "model/plan_check.h"
 #include "model/weights.h"
 #include "ops/backend.h"
@@ -27,7 +31,8 @@ struct ExecutorObserver {
 
 class Executor final : public LanguageModel {
  public:
-  Executor(ModelDescription description, ModelWeights weights, std::unique_ptr<ops::Backend> backend);
+  Executor(ModelDescription description, ModelWeights weights, std::unique_ptr<ops::Backend> backend,
+           std::unique_ptr<LoadedDrafter> drafter = nullptr);
   ~Executor() override;
 
   const ModelFacts& facts() const override { return facts_; }
@@ -50,6 +55,8 @@ class Executor final : public LanguageModel {
   void read_slot(std::int32_t slot, std::byte* out) override { layer_caches_.read_slot(slot, out); }
   void write_slot(std::int32_t slot, const std::byte* bytes) override;
   void forward(const RoundPlan& plan, ForwardResult& result) override;
+  MtpHead* mtp_head() override { return mtp_head_.get(); }
+  BlockDrafter* block_drafter() override { return drafter_.get(); }
 
   const ModelDescription& description() const { return description_; }
   void set_observer(ExecutorObserver observer) { observer_ = std::move(observer); }
@@ -61,28 +68,32 @@ class Executor final : public LanguageModel {
  private:
   struct Pass;
 
+  void add_mtp_cache();
+  void add_drafter_caches(DrafterDescription& drafter);
   void build_rope_tables(std::int32_t positions);
   static ops::LaneSpan span_of(const PlanLane& lane, const PageTable& pages);
   /// Moves what trees have left in slots into the pages; spans are [cache group][lane].
   void replay_trees(const std::vector<std::vector<ops::LaneSpan>>& spans);
   Pass prepare(const RoundPlan& plan);
   void run_head(const Pass& pass, ForwardResult& result);
-  void return_hidden(const Pass& pass, ForwardResult& result);
-
-  float* floats(const std::unique_ptr<ops::Buffer>& buffer) { return static_cast<float*>(buffer->data()); }
+  void keep_taps(std::int32_t layer, const Pass& pass);
+  void keep_hidden(Pass& pass, ForwardResult& result);
 
   ModelDescription description_;
   ModelWeights weights_;
   std::unique_ptr<ops::Backend> backend_;
   ModelFacts facts_;
   ExecutorObserver observer_;
-  LayerCaches layer_caches_;
+  LayerCaches layer_caches_;  // the model's layers, then those of drafters
   LaneWindows windows_;
   PlanBounds bounds_;
   std::vector<std::unique_ptr<ops::Buffer>> rope_tables_;
   std::unique_ptr<LayerRunner> runner_;
-  std::unique_ptr<ops::Buffer> logits_;  // [logit rows, vocabulary], grown on demand
-  std::vector<float> host_logits_;       // only when the backend's memory is not the host's
+  std::unique_ptr<LogitsHead> logits_;
+  KeptRows hidden_;                          // fp32 [rows, hidden], final-normed
+  std::unique_ptr<MtpHeadRunner> mtp_head_;  // null without a head
+  KeptRows taps_;  // activations [rows, taps · hidden], residual stream after the drafter's layers
+  std::unique_ptr<DflashDrafter> drafter_;  // null without a drafter
   std::vector<float> host_hidden_;
 };
 

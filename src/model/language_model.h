@@ -48,8 +48,8 @@ struct ModelFacts {
 struct ForwardResult {
   std::vector<std::int32_t> logits_rows;   // plan row of each logits row
   const float* logits = nullptr;           // host memory, [logits_rows.size(), vocabulary_size], fp32
-  std::vector<std::int32_t> hidden_rows;
-  const float* hidden = nullptr;           // [hidden_rows.size(), hidden_size]
+  std::vector<std::int32_t> hidden_rows;   // rows flagged kRowReturnsHidden
+  const float* hidden = nullptr;           // [hidden_rows.size(), hidden_size], unrounded
 };
 
 class LanguageModel {

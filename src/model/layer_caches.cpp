@@ -36,6 +36,14 @@ void LayerCaches::add(const LayerDescription& layer, std::vector<CacheGroup>& gr
   layers_.push_back(std::move(cache));
 }
 
+void LayerCaches::add_draft_keys(const ops::KvGeometry& geometry, std::int32_t group, std::vector<CacheGroup>& groups) {
+  LayerCache cache;
+  cache.group = group;
+  cache.unit_bytes = backend_.kv_page_bytes(geometry);
+  groups[static_cast<std::size_t>(group)].page_bytes += cache.unit_bytes;
+  layers_.push_back(std::move(cache));
+}
+
 void LayerCaches::allocate(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
                            std::int32_t window_rows) {
   slot_count_ = slot_count;

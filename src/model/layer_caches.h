@@ -37,6 +37,8 @@ class LayerCaches {
 
   /// Adds the next layer, and what it takes of a page or slot to its group.
   void add(const LayerDescription& layer, std::vector<CacheGroup>& groups);
+  /// The next layer of a drafter whose layers aren't LayerDescriptions: keys and values in the given group, no trees.
+  void add_draft_keys(const ops::KvGeometry& geometry, std::int32_t group, std::vector<CacheGroup>& groups);
   void allocate(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count, std::int32_t window_rows);
 
   std::size_t size() const { return layers_.size(); }

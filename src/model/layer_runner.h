@@ -60,6 +60,7 @@ class LayerRunner {
   ops::Activation* normed() { return activations(normed_); }  // [rows, hidden]
   float* wide() { return floats(wide_); }                     // [rows, widest projection]
   ops::Activation* mixed() { return activations(mixed_); }    // [rows, widest mixer or feed-forward inner]
+  ops::Activation* queries() { return activations(queries_); }  // [rows, heads · head_dim]
   float* output() { return floats(output_); }                 // [rows, hidden]
   /// Test hook (one-arithmetic.md, rule 13): fills the workspace with NaN bytes, as stale memory might hold.
   void poison();

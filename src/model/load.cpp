@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "model/config_reader.h"
+#include "model/drafter_weights.h"
 #include "model/executor.h"
 #include "model/families/family.h"
 #include "model/gguf_config.h"
@@ -44,6 +45,11 @@ void apply_gguf_rope_factors(const Checkpoint& checkpoint, ModelDescription& mod
   }
 }
 
+std::optional<std::filesystem::path> drafter_folder(const Checkpoint& checkpoint, const LoadOptions& options) {
+  if (!options.drafter_path.empty()) return options.drafter_path;
+  return options.find_drafter ? find_drafter_folder(checkpoint) : std::nullopt;
+}
+
 }  // namespace
 
 ModelDescription describe_model(const Checkpoint& checkpoint) {
@@ -72,8 +78,17 @@ std::unique_ptr<LanguageModel> load_language_model(std::shared_ptr<const Checkpo
                                                    std::unique_ptr<ops::Backend> backend, const LoadOptions& options) {
   auto description = describe_model(*checkpoint);
   if (options.context_max > 0) description.context_max = std::min(description.context_max, options.context_max);
+  if (description.mtp && !options.mtp) {
+    description.mtp.reset();
+    description.ignored_tensors.push_back("*mtp.*");
+  }
   auto weights = load_weights(*checkpoint, description, *backend, options.progress);
-  return std::make_unique<Executor>(std::move(description), std::move(weights), std::move(backend));
+  std::unique_ptr<LoadedDrafter> drafter;
+  if (const auto folder = drafter_folder(*checkpoint, options)) {
+    drafter = load_drafter(*folder, description, *backend, options.drafter_bits, options.progress);
+  }
+  return std::make_unique<Executor>(std::move(description), std::move(weights), std::move(backend),
+                                    std::move(drafter));
 }
 
 }  // namespace tensorfold

@@ -16,6 +16,12 @@ namespace tensorfold {
 
 struct LoadOptions {
   std::int32_t context_max = 0;  // caps the positions served; 0 = the model's own
+  bool mtp = true;  // load the checkpoint's MTP head where there is one
+  /// Folder of a block drafter; empty: the one beside the checkpoint ("dflash2"), where there is one and find_drafter says
+  /// so. A drafter that doesn't fit the model stops the load.
+  std::string drafter_path;
+  bool find_drafter = true;
+  std::int32_t drafter_bits = 4;  // 4: its large projections are quantised at load; 0: kept as stored
   /// Called as loading goes on, with a fraction in [0, 1] and what is being done.
   std::function<void(double fraction, const std::string& what)> progress;
 };

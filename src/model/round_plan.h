@@ -10,8 +10,9 @@ namespace tensorfold {
 
 enum RowFlags : std::uint32_t {
   kRowWantsLogits = 1u << 0,  // logits of this row are returned
-  kRowWantsHidden = 1u << 1,  // final-normed hidden state is returned (drafters, embeddings)
-  kRowIsTapped = 1u << 2,     // residual stream after the drafter's layers is returned
+  kRowWantsHidden = 1u << 1,  // final-normed hidden state is kept in backend memory until the next pass (MtpHead)
+  kRowIsTapped = 1u << 2,     // residual stream after the drafter's layers is kept likewise (BlockDrafter)
+  kRowReturnsHidden = 1u << 3,  // final-normed hidden state is returned to the host (embeddings)
 };
 
 struct PlanRow {

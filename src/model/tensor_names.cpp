@@ -1,6 +1,7 @@
 #include "model/tensor_names.h"
 
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -8,6 +9,7 @@
 namespace tensorfold {
 namespace {
 
+constexpr std::array kMtpPrefixes{"mtp.", "language_model.mtp.", "model.mtp.", "model.language_model.mtp."};
 constexpr std::array kBodyPrefixes{"model.", "model.language_model.", "language_model.model.", "language_model.", ""};
 
 using NamePair = std::pair<const char*, const char*>;
@@ -34,6 +36,16 @@ bool ends_with(const std::string& text, const std::string& suffix) {
   return text.size() >= suffix.size() && text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
 }
 
+// The first of the known prefixes that a tensor has.
+std::optional<std::string> mtp_prefix_of(const Checkpoint& checkpoint) {
+  for (const char* prefix : kMtpPrefixes) {
+    for (const auto& tensor : checkpoint.tensors()) {
+      if (tensor.name.starts_with(prefix)) return prefix;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 TensorNames::TensorNames(const Checkpoint& checkpoint) : container_(checkpoint.container()) {
@@ -57,11 +69,31 @@ TensorNames::TensorNames(const Checkpoint& checkpoint) : container_(checkpoint.c
          checkpoint.path().string());
   }
   head_name_ = checkpoint.has_weight("language_model.lm_head") ? "language_model.lm_head" : "lm_head";
+  if (const auto prefix = mtp_prefix_of(checkpoint)) {
+    has_mtp_ = true;
+    mtp_prefix_ = *prefix;
+  }
+}
+
+TensorNames TensorNames::of_mtp_file(const Checkpoint& side_file) {
+  TensorNames names;
+  names.container_ = side_file.container();
+  names.has_mtp_ = true;
+  names.mtp_prefix_ = mtp_prefix_of(side_file).value_or("");
+  return names;
+}
+
+TensorNames TensorNames::of_drafter(const Checkpoint& drafter) {
+  TensorNames names;
+  names.container_ = drafter.container();
+  if (drafter.has_weight("model.fc")) names.body_prefix_ = "model.";
+  return names;
 }
 
 std::string TensorNames::file_name(const std::string& canonical) const {
   if (container_ == Container::kGguf) return gguf_name(canonical);
   if (canonical == "lm_head") return head_name_;
+  if (canonical.starts_with("mtp.")) return mtp_prefix_ + canonical.substr(4);
   return body_prefix_ + canonical;
 }
 
@@ -96,7 +128,7 @@ std::vector<std::string> TensorNames::expert_stack_names(const std::string& cano
   const auto at = mlx.find(marker);
   TF_ASSERT(at != std::string::npos);
   mlx.replace(at, marker.size(), ".mlp.switch_mlp.");
-  return {body_prefix_ + mlx, body_prefix_ + canonical};
+  return {file_name(mlx), file_name(canonical)};
 }
 
 std::string TensorNames::expert_name(const std::string& canonical, std::int64_t expert) const {
@@ -104,7 +136,7 @@ std::string TensorNames::expert_name(const std::string& canonical, std::int64_t 
   TF_ASSERT(at != std::string::npos);
   std::string name = canonical;
   name.insert(at + 9, std::to_string(expert) + ".");
-  return body_prefix_ + name;
+  return file_name(name);
 }
 
 }  // namespace tensorfold

@@ -46,16 +46,25 @@ struct LayerWeights {
   std::variant<DenseWeights, MoeWeights> feed_forward;
 };
 
+struct MtpWeights {
+  const float* embedding_norm = nullptr;
+  const float* hidden_norm = nullptr;
+  const float* final_norm = nullptr;
+  std::unique_ptr<ops::Linear> join;
+  LayerWeights layer;
+};
+
 struct ModelWeights {
   std::unique_ptr<ops::Linear> embedding;
   std::unique_ptr<ops::Linear> head;  // null when tied
   const float* final_norm = nullptr;
   std::vector<LayerWeights> layers;
+  std::unique_ptr<MtpWeights> mtp;  // null without a head
   std::vector<std::unique_ptr<ops::Buffer>> vectors;  // owns what the pointers above point to
   std::uint64_t packed_bytes = 0;
 };
 
-/// Reads and packs every weight. Afterwards every tensor of the file has been used or is on the description's list of
+/// Reads and packs every weight, those of an MTP head in a side file too. Afterwards every tensor of the files has been used or is on the description's list of
 /// ignored ones; any other stops the load with its name.
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelDescription& description, ops::Backend& backend,
                           const std::function<void(double, const std::string&)>& progress);

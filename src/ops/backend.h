@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "ops/attention.h"
+#include "ops/block_convolution.h"
 #include "ops/elementwise.h"
 #include "ops/gated_delta.h"
 #include "ops/linear.h"
@@ -78,6 +79,10 @@ class Backend {
   // --- elementwise.h
   virtual void gated_activation(const GatedActivationParams& params) = 0;
   virtual void soft_cap(const SoftCapParams& params) = 0;
+  virtual void round_rows(const RoundRowsParams& params) = 0;
+
+  // --- block_convolution.h
+  virtual void block_convolution(const BlockConvolutionParams& params) = 0;
 
   // --- gated_delta.h
   virtual std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const = 0;

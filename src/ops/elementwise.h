@@ -21,6 +21,17 @@ struct GatedActivationParams {
   Activation* out = nullptr;       // [rows, width]
 };
 
+/// out[r] = x[row_index[r]], rounded once to bf16: rows of the residual stream as inputs of a drafter's linear layer.
+struct RoundRowsParams {
+  const float* x = nullptr;                 // row stride x_stride
+  std::int64_t x_stride = 0;
+  const std::int32_t* row_index = nullptr;  // optional host array; null: row r
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  Activation* out = nullptr;                // row stride out_stride
+  std::int64_t out_stride = 0;
+};
+
 struct SoftCapParams {
   float* values = nullptr;  // in place
   std::int64_t count = 0;

@@ -19,9 +19,12 @@ struct RmsNormParams {
   float epsilon = 0.0f;
   std::int64_t rows = 0;
   std::int64_t width = 0;
-  Activation* out = nullptr;      // [rows, width]
+  Activation* out = nullptr;      // [rows, width], row stride out_stride
   /// Optional host array: row r of the call reads x row row_index[r] (the head runs on the rows that want logits).
   const std::int32_t* row_index = nullptr;
+  std::int64_t out_stride = 0;    // elements between rows of `out`; 0 = width
+  /// Optional [rows, width]: the same values before their rounding, for what drafters feed on. `out` may then be null.
+  float* out_float = nullptr;
 };
 
 /// residual[r] += bf16-rounded norm of x[r] (Gemma's norms after the mixer and the feed-forward).

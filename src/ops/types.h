@@ -35,6 +35,9 @@ struct LaneSpan {
   const std::int32_t* replay_rows = nullptr;
   std::int32_t replay_count = 0;
   bool replay_tree = false;  // the kept window was a tree
+  /// A drafter's block: its rows see one another whatever their order, so each sees keys up to the span's end (and back to
+  /// its own window's start). A chain that attention() alone knows; never with `parents`.
+  bool mutual = false;
 };
 
 }  // namespace tensorfold::ops

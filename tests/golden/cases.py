@@ -19,6 +19,8 @@ class Case:
     prefix: str = "model."  # of the body's tensors in the file
     seed: int = 0
     tokenizer: bool = False
+    mtp: str = ""  # the file that holds an MTP head
+    drafters: bool = False  # DFlash2 beside it, DFlash under ../drafters
     stacked_experts: bool = False  # HF files: experts as one tensor instead of one tensor an expert
     skipped_tensors: dict = field(default_factory=dict)  # parts of real files that the text model doesn't use: name -> shape
     # MLX: global bits and group, and overrides by module path without the body prefix (False = left unquantised).
@@ -166,6 +168,13 @@ CASES = [
                                                    architectures=["Qwen3_5ForCausalLM"]), 65, dtype="F32"),
     Case("qwen3_5_moe", "qwen3_5_moe", wrapped(qwen3_5_moe_text()), 70, prefix="model.language_model.",
          stacked_experts=True),
+    Case("qwen3_5_mtp", "qwen3_5", qwen3_5_text(num_hidden_layers=4, mtp_num_hidden_layers=1,
+                                                architectures=["Qwen3_5ForCausalLM"]), 40, mtp="model.safetensors",
+         drafters=True),
+    Case("qwen3_5_moe_mtp", "qwen3_5_moe",
+         wrapped(qwen3_5_moe_text(num_hidden_layers=2, full_attention_interval=2, mtp_num_hidden_layers=1,
+                                  linear_num_value_heads=4)), 40, prefix="model.language_model.",
+         stacked_experts=True, mtp="model.safetensors"),
     # --- MLX, affine -------------------------------------------------------------------------------------------------
     Case("mlx_llama_4bit", "llama", llama(hidden_size=64, num_attention_heads=8, intermediate_size=128,
                                             tie_word_embeddings=True), 40, storage="mlx", bits=4, group=64),
@@ -195,6 +204,15 @@ CASES = [
          storage="mlx", prefix="language_model.model.", bits=2, group=128,
          overrides={f"layers.{n}.mlp.{path}": {"bits": 8, "group_size": 64} for n in range(2)
                     for path in ("gate", "shared_expert_gate", "shared_expert.down_proj")}),
+    Case("mlx_qwen3_5_mtp_4bit", "qwen3_5",
+         wrapped(qwen3_5_text(linear_value_head_dim=32, linear_num_value_heads=4, intermediate_size=128,
+                              num_hidden_layers=2, full_attention_interval=2, mtp_num_hidden_layers=1)), 40,
+         storage="mlx", prefix="language_model.model.", bits=4, group=64, mtp="mtp-4bit.safetensors"),
+    Case("mlx_qwen3_5_moe_mtp_raw", "qwen3_5_moe",
+         wrapped(qwen3_5_moe_text(moe_intermediate_size=64, shared_expert_intermediate_size=64, num_experts=4,
+                                  linear_value_head_dim=32, linear_num_value_heads=4, num_hidden_layers=2,
+                                  full_attention_interval=2, mtp_num_hidden_layers=1)), 40,
+         storage="mlx", prefix="language_model.model.", bits=4, group=64, mtp="mtp.safetensors"),
     # --- GGUF --------------------------------------------------------------------------------------------------------
     Case("gguf_llama", "llama", llama(hidden_size=64, num_attention_heads=8, intermediate_size=96, vocab_size=300), 40,
          storage="gguf", tokenizer=True,

@@ -11,7 +11,7 @@ TORCH_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float
 def file_tensors(case, state: dict):
     """Yields (name in the file, HF name, slice of the HF tensor)."""
     for name, value in state.items():
-        if name.startswith("lm_head"):
+        if name.startswith(("lm_head", "mtp.")):
             yield name, value
             continue
         target = case.prefix + name.removeprefix("model.")

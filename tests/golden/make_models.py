@@ -13,9 +13,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+import dflash_files
 import gguf_files
 import hf_files
 import mlx_files
+import mtp_files
 import tokenizer_files
 from cases import CASES
 from weights import seeded_state
@@ -102,13 +104,18 @@ def expected_values(case, model) -> dict:
     return values
 
 
-def bf16_error(case, seen: dict, values: dict) -> torch.Tensor:
-    """Largest and root-mean-square error of the logits of transformers' own bf16 run: what a bf16 backend is measured by."""
+def bf16_model(case, seen: dict):
+    """transformers' own bf16 model of the same weights."""
     model = build_model(case)
     model.load_state_dict(seen, strict=False)
     model.tie_weights()
     for parameter in model.parameters():  # not the buffers: transformers keeps RoPE's frequencies in fp32
         parameter.data = parameter.data.to(torch.bfloat16)
+    return model
+
+
+def bf16_error(model, values: dict) -> torch.Tensor:
+    """Largest and root-mean-square error of the logits of that model's run: what a bf16 backend is measured by."""
     with torch.no_grad():
         logits = model(input_ids=values["input_ids"].long().unsqueeze(0), use_cache=False).logits.squeeze(0).float()
     difference = logits - values["logits"]
@@ -127,31 +134,45 @@ def make(case, out: Path) -> None:
     folder = out / case.name
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
-        old.unlink()
+        if old.is_file():
+            old.unlink()
     model = build_model(case)
     shapes = dict(model.state_dict())
     if case.text_config["tie_word_embeddings"]:
         shapes.pop("lm_head.weight", None)
     for case.seed in range(case.seed, case.seed + 100):
-        seen = write_checkpoint(case, seeded_state(case.family, shapes, case.seed), folder)
+        head = mtp_files.seeded_head(case) if case.mtp else {}
+        inside = head if case.mtp == "model.safetensors" else {}
+        seen = write_checkpoint(case, seeded_state(case.family, shapes, case.seed) | inside, folder)
+        if case.mtp and not inside:
+            head = mtp_files.write_side_file(case, head, folder)
+        elif inside:
+            head = {name: seen.pop(name) for name in inside}
         missing, unexpected = model.load_state_dict(seen, strict=False)
         if unexpected or any(name != "lm_head.weight" for name in missing):
             raise RuntimeError(f"{case.name}: missing {missing}, unexpected {unexpected}")
         model.tie_weights()
         try:
             values = expected_values(case, model)
+            rough = bf16_model(case, seen)
+            if case.mtp:
+                values |= mtp_files.expected_values(case, model, rough, head, values)
             break
         except ArithmeticError:
             continue
     else:
         raise RuntimeError(f"{case.name}: no seed gives clear router choices")
-    values["bf16_error"] = bf16_error(case, seen, values)
+    values["bf16_error"] = bf16_error(rough, values)
     if not all(torch.isfinite(value).all() for value in values.values()):
         raise RuntimeError(f"{case.name}: values aren't finite")
     save_file({name: value.contiguous() for name, value in values.items()}, folder / "expected.safetensors",
               metadata={"seed": str(case.seed), "family": case.family})
+    if case.drafters:
+        dflash_files.make(case, 2, model, rough, values, folder / "dflash2")
+        dflash_files.make(case, 1, model, rough, values, out.parent / "drafters" / f"{case.name}_dflash")
     for path in folder.iterdir():
-        path.chmod(0o644)
+        if path.is_file():
+            path.chmod(0o644)
     size = sum(path.stat().st_size for path in folder.iterdir())
     spread = values["logits"].abs().max().item()
     print(f"{case.name:28} seed {case.seed:3} {size / 1024:7.0f} KiB  logits up to {spread:5.2f}  bf16 error "

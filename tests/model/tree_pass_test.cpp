@@ -299,7 +299,7 @@ TEST_P(Windows, FactsCountWhatSlotsHold) {
   EXPECT_EQ(facts.window_rows_max, limits::kWideWindowRowsMax);
   std::uint64_t state = 0;
   for (const CacheGroup& group : facts.groups) {
-    EXPECT_GT(group.slot_bytes, 0u);
+    EXPECT_EQ(group.slot_bytes > 0, !group.draft);  // drafters run chains, which wait nowhere
     EXPECT_EQ(group.slot_window_row_bytes > 0, group.kind == CacheKind::kRecurrent);
     if (group.kind == CacheKind::kRecurrent) state += group.slot_bytes;
   }

@@ -1,6 +1,8 @@
 // Shared pieces from which families build their descriptions.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +45,18 @@ std::vector<bool> full_attention_layers(const ConfigReader& config, std::int64_t
 
 /// The cache group of this kind and window, added if it is new; counts the layer.
 std::int32_t cache_group(ModelDescription& model, CacheKind kind, std::int32_t window);
+
+/// Puts `prefix` before every tensor name of the layer ("mtp." of a head that is built like the family's layers).
+void prefix_names(LayerDescription& layer, const std::string& prefix);
+
+/// Where the checkpoint's MTP head is: nothing, "" for the checkpoint itself (looked at when `in_checkpoint`), or the path
+/// of a side file beside it.
+std::optional<std::string> find_mtp(const FamilyInput& input, bool in_checkpoint);
+/// The head around `layer`, whose names are those of layer 0; norms and joining layer are added. Norms of a side file or
+/// an MLX conversion are told apart by their mean (families-a.md 0.4): `add_one` is handed the answer before `layer` is
+/// built.
+MtpDescription mtp(const FamilyInput& input, const Sizes& sizes, const std::string& side_file, bool body_adds_one,
+                   const std::function<LayerDescription(bool add_one)>& layer);
 
 ops::ActivationKind activation_kind(const ConfigReader& config, const char* key, const char* fallback);
 

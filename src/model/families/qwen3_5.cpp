@@ -94,6 +94,37 @@ MoeFeedForward experts(const ConfigReader& config, std::int64_t hidden, std::int
   return feed_forward;
 }
 
+// "mtp_num_hidden_layers": 0 switches the head off whatever is stored; without the key only a side file counts, because
+// somebody put it there.
+std::optional<MtpDescription> mtp_head(const FamilyInput& input, const blocks::Sizes& sizes, bool mixture,
+                                       bool body_adds_one) {
+  const ConfigReader& config = input.config;
+  const bool stated = config.has("mtp_num_hidden_layers");
+  const std::int64_t layers = config.integer_or("mtp_num_hidden_layers", 1, 0, limits::kLayerCountMax);
+  if (layers == 0) return std::nullopt;
+  const auto side_file = blocks::find_mtp(input, stated);
+  if (!side_file) return std::nullopt;
+  if (layers > 1 || config.boolean_or("mtp_use_dedicated_embeddings", false)) {
+    fail(ErrorCode::kUnsupported,
+         "{}: an MTP head of {} layers{} is not served; set \"mtp_num_hidden_layers\" to 0 to run without it",
+         config.where(), layers, layers > 1 ? "" : " with an embedding of its own");
+  }
+  return blocks::mtp(input, sizes, *side_file, body_adds_one, [&](bool add_one) {
+    LayerDescription layer;
+    layer.input_norm = blocks::norm(blocks::layer_name(0, "input_layernorm"), sizes.hidden, sizes.epsilon, add_one);
+    layer.feed_forward_norm =
+        blocks::norm(blocks::layer_name(0, "post_attention_layernorm"), sizes.hidden, sizes.epsilon, add_one);
+    layer.mixer = attention(sizes, config, 0, add_one);
+    if (mixture) {
+      layer.feed_forward = experts(config, sizes.hidden, 0);
+    } else {
+      layer.feed_forward =
+          blocks::dense(config, sizes.hidden, 0, blocks::activation_kind(config, "hidden_act", "silu"), false);
+    }
+    return layer;
+  });
+}
+
 ModelDescription describe(const FamilyInput& input, bool mixture) {
   const auto& config = input.config;
   const auto sizes = blocks::read_sizes(config);
@@ -102,7 +133,7 @@ ModelDescription describe(const FamilyInput& input, bool mixture) {
   const bool add_one = norms_are_raw(input, full);
   auto model = blocks::model(input, sizes, add_one);
   model.ropes = {blocks::rope(config, rotary_dims(config, sizes.head_dim), sizes.context, 1e7)};
-  model.ignored_tensors = {"model.visual.*", "visual.*", "vision_tower.*", "*mtp.*"};
+  model.ignored_tensors = {"model.visual.*", "visual.*", "vision_tower.*"};
   const auto dense_layers = config.integers("mlp_only_layers");
   for (std::int64_t index = 0; index < sizes.layers; ++index) {
     LayerDescription layer;
@@ -127,6 +158,8 @@ ModelDescription describe(const FamilyInput& input, bool mixture) {
     }
     model.layers.push_back(std::move(layer));
   }
+  model.mtp = mtp_head(input, sizes, mixture, add_one);
+  if (!model.mtp) model.ignored_tensors.push_back("*mtp.*");
   return model;
 }
 

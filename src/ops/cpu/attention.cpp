@@ -46,8 +46,12 @@ struct QueryBlock {
     return static_cast<std::int64_t>(lane->position) +
            (tree != nullptr ? tree->depth[static_cast<std::size_t>(at)] : at);
   }
-  /// One past the last row's position.
-  std::int64_t end() const { return position(row_count - 1) + 1; }
+  /// The last key that a row sees.
+  std::int64_t last_seen(std::int64_t i) const {
+    return lane->mutual ? static_cast<std::int64_t>(lane->position) + lane->row_count - 1 : position(i);
+  }
+  /// One past the last key that any row sees.
+  std::int64_t end() const { return last_seen(row_count - 1) + 1; }
 
   std::vector<std::int64_t> segments;  // first key of every segment with visible keys, then the end; ascending
   std::int64_t runs = 1;               // items that the segments are cut into
@@ -97,6 +101,7 @@ class AttentionPass {
       const LaneSpan& lane = p_.lanes[l];
       const RowTree* tree = nullptr;
       if (lane.parents != nullptr) {
+        TF_ASSERT(!lane.mutual);
         TF_ASSERT(p_.pool.tree_bytes >= layout_.tree_bytes);
         trees_.push_back(row_tree(lane));
         tree = &trees_.back();
@@ -220,7 +225,7 @@ class AttentionPass {
   /// Rows of the block that see a key in [first, end): a run, as positions ascend.
   RowRange rows_seeing(const QueryBlock& block, std::int64_t first, std::int64_t end) const {
     std::int64_t from = 0, to = block.row_count;
-    while (from < to && block.position(from) < first) ++from;
+    while (from < to && block.last_seen(from) < first) ++from;
     if (p_.window > 0) {
       while (to > from && block.position(to - 1) - p_.window + 1 >= end) --to;
     }
@@ -251,7 +256,7 @@ class AttentionPass {
     const RowRange seeing = rows_seeing(block, tile_key, tile_key + kTileKeys);
     if (seeing.begin == seeing.end) return;
     for (std::int64_t r = seeing.begin; r < seeing.end; ++r) {
-      set_visible(block.position(r), tile_key, w, (r - seeing.begin) * group_);
+      set_visible(block.position(r), block.last_seen(r), tile_key, w, (r - seeing.begin) * group_);
     }
     const std::int32_t page = block.lane->pages[tile];
     TF_ASSERT(page >= 0);
@@ -277,7 +282,7 @@ class AttentionPass {
       if (position < tile_key + kTileKeys) place_on_path(lane, row, position - tile_key, block.kv_head, w.gathered);
       const std::int64_t r = tree.rank[static_cast<std::size_t>(row)] - block.first;
       if (r < 0 || r >= block.row_count || first_visible(position) >= tile_key + kTileKeys) continue;
-      set_visible(position, tile_key, w, 0);
+      set_visible(position, position, tile_key, w, 0);
       run_rows({r, r + 1}, w.gathered, w, open);
     }
   }
@@ -289,10 +294,11 @@ class AttentionPass {
                   layout_.tree_value(p_.pool, lane.slot, row, kv_head));
   }
 
-  /// The keys of the tile that a row at `position` sees, for its heads, whose query rows start at `at`.
-  void set_visible(std::int64_t position, std::int64_t tile_key, const Workspace& w, std::int64_t at) const {
+  /// The keys of the tile that a row at `position` sees, up to `last_seen`, for its heads, whose query rows start at `at`.
+  void set_visible(std::int64_t position, std::int64_t last_seen, std::int64_t tile_key, const Workspace& w,
+                   std::int64_t at) const {
     const std::int64_t first = std::max<std::int64_t>(0, first_visible(position) - tile_key);
-    const std::int64_t last = std::min<std::int64_t>(kTileKeys - 1, position - tile_key);
+    const std::int64_t last = std::min<std::int64_t>(kTileKeys - 1, last_seen - tile_key);
     std::fill_n(w.first + at, group_, static_cast<std::int32_t>(first));
     std::fill_n(w.last + at, group_, static_cast<std::int32_t>(last));
   }

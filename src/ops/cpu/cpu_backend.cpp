@@ -139,6 +139,14 @@ class CpuBackend final : public Backend {
     const cpu::ComputeModeScope mode;
     cpu::soft_cap(context_, params);
   }
+  void round_rows(const RoundRowsParams& params) override {
+    const cpu::ComputeModeScope mode;
+    cpu::round_rows(context_, params);
+  }
+  void block_convolution(const BlockConvolutionParams& params) override {
+    const cpu::ComputeModeScope mode;
+    cpu::block_convolution(context_, params);
+  }
   std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const override {
     return cpu::gated_delta_state_bytes(geometry);
   }

@@ -11,6 +11,8 @@ void rms_norm(CpuContext& context, const RmsNormParams& params);
 void rms_norm_add(CpuContext& context, const RmsNormAddParams& params);
 void gated_activation(CpuContext& context, const GatedActivationParams& params);
 void soft_cap(CpuContext& context, const SoftCapParams& params);
+void round_rows(CpuContext& context, const RoundRowsParams& params);
+void block_convolution(CpuContext& context, const BlockConvolutionParams& params);
 
 std::size_t kv_page_bytes(const KvGeometry& geometry);
 std::size_t kv_tree_bytes(const KvGeometry& geometry);

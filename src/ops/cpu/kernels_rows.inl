@@ -16,6 +16,11 @@ void rms_norm_row(const float* x, const float* weight, float epsilon, std::int64
     store_bf16_first(out + i, normed(x, weight, inverse, i, width), width - i);
 }
 
+void rms_norm_row_float(const float* x, const float* weight, float epsilon, std::int64_t width, float* out) {
+  const F32x16 inverse = splat(inverse_rms(x, width, epsilon));
+  for (std::int64_t i = 0; i < width; i += 16) store_first(out + i, normed(x, weight, inverse, i, width), width - i);
+}
+
 void rms_norm_add_row(const float* x, const float* weight, float epsilon, std::int64_t width, float* residual) {
   const F32x16 inverse = splat(inverse_rms(x, width, epsilon));
   for (std::int64_t i = 0; i < width; i += 16) {
@@ -49,6 +54,30 @@ void soft_cap(float* values, std::int64_t count, float cap) {
   for (std::int64_t i = 0; i < count; i += 16) {
     const F32x16 y = mul(caps, tanh_lanes(div(load_first(values + i, count - i), caps)));
     store_first(values + i, y, count - i);
+  }
+}
+
+/// The value of each lane's group, for sixteen channels from `i` on.
+inline F32x16 expand_groups(const float* groups, std::int64_t i, std::int64_t width, std::int64_t group_size) {
+  if (group_size % 16 == 0) return splat(groups[i / group_size]);
+  float lanes[16] = {};
+  for (std::int64_t lane = 0; lane < 16 && i + lane < width; ++lane) lanes[lane] = groups[(i + lane) / group_size];
+  return load(lanes);
+}
+
+void block_convolve(const BlockConvolveRow& row) {
+  for (std::int64_t i = 0; i < row.width; i += 16) {
+    const std::int64_t n = row.width - i;
+    const auto weight = [&](int tap) {
+      return add(load_first(row.base[tap] + i, n), expand_groups(row.dynamic[tap], i, row.width, row.group_size));
+    };
+    F32x16 sum = mul(weight(0), load_first(row.y + i, n));
+    if (row.previous != nullptr) sum = fma(weight(1), load_first(row.previous + i, n), sum);
+    if (row.residual != nullptr) {
+      store_first(row.residual + i, add(load_first(row.residual + i, n), sum), n);
+    } else {
+      store_bf16_first(row.out + i, sum, n);
+    }
   }
 }
 

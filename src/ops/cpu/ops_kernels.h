@@ -76,16 +76,31 @@ struct DeltaOutput {
   std::uint16_t* out = nullptr;
 };
 
+/// One row of a dynamic grouped convolution.
+struct BlockConvolveRow {
+  const float* y = nullptr;         // [width]
+  const float* previous = nullptr;  // the row before it in its block, or null
+  const float* base[2] = {};        // [width] of tap 0 and tap 1
+  const float* dynamic[2] = {};     // [width / group_size] of tap 0 and tap 1
+  std::int64_t width = 0;
+  std::int64_t group_size = 0;
+  float* residual = nullptr;     // added into, or
+  std::uint16_t* out = nullptr;  // rounded to bf16
+};
+
 enum class Transcendental : std::uint8_t { kExp, kExp2, kTanh, kSigmoid, kSoftplus };
 
 struct OpsKernels {
   // norm.h
   void (*rms_norm_row)(const float* x, const float* weight, float epsilon, std::int64_t width, std::uint16_t* out);
+  void (*rms_norm_row_float)(const float* x, const float* weight, float epsilon, std::int64_t width, float* out);
   void (*rms_norm_add_row)(const float* x, const float* weight, float epsilon, std::int64_t width, float* residual);
   // elementwise.h
   void (*gated_silu)(const float* gate, const float* up, std::int64_t count, std::uint16_t* out);
   void (*gated_gelu)(const float* gate, const float* up, std::int64_t count, std::uint16_t* out);
   void (*soft_cap)(float* values, std::int64_t count, float cap);
+  // block_convolution.h
+  void (*block_convolve)(const BlockConvolveRow& row);
   // attention.h
   void (*prepare_head)(const HeadPrepare& head);
   void (*widen)(const std::uint16_t* x, std::int64_t count, float* out);

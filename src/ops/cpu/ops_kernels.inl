@@ -12,10 +12,12 @@ namespace tensorfold::ops::cpu::TF_OPS_KERNELS_PATH {
 
 const OpsKernels kOpsKernels = {
     .rms_norm_row = rms_norm_row,
+    .rms_norm_row_float = rms_norm_row_float,
     .rms_norm_add_row = rms_norm_add_row,
     .gated_silu = gated_silu,
     .gated_gelu = gated_gelu,
     .soft_cap = soft_cap,
+    .block_convolve = block_convolve,
     .prepare_head = prepare_head,
     .widen = widen,
     .attention_open = attention_open,

@@ -1,5 +1,6 @@
 // Norms and element-wise steps: how their rows are shared out over threads. The arithmetic is in kernels_rows.inl.
 #include <algorithm>
+#include <vector>
 
 #include "base/error.h"
 #include "ops/cpu/cpu_operations.h"
@@ -22,10 +23,16 @@ void for_each_row(CpuContext& context, std::int64_t rows, std::int64_t work_per_
 
 void rms_norm(CpuContext& context, const RmsNormParams& p) {
   TF_ASSERT(p.width > 0);
+  const std::int64_t stride = p.out_stride > 0 ? p.out_stride : p.width;
   for_each_row(context, p.rows, p.width / 4, [&](std::int64_t row) {
     const std::int64_t source = p.row_index != nullptr ? p.row_index[row] : row;
-    context.kernels.rms_norm_row(p.x + source * p.x_stride, p.weight, p.epsilon, p.width,
-                                 bf16_of(p.out) + row * p.width);
+    const float* x = p.x + source * p.x_stride;
+    if (p.out != nullptr) {
+      context.kernels.rms_norm_row(x, p.weight, p.epsilon, p.width, bf16_of(p.out) + row * stride);
+    }
+    if (p.out_float != nullptr) {
+      context.kernels.rms_norm_row_float(x, p.weight, p.epsilon, p.width, p.out_float + row * p.width);
+    }
   });
 }
 
@@ -51,6 +58,39 @@ void soft_cap(CpuContext& context, const SoftCapParams& p) {
   TF_ASSERT(p.cap > 0.0f);
   run_items(context, (p.count + kSpan - 1) / kSpan, p.count * 2, [&](std::int64_t item, int) {
     context.kernels.soft_cap(p.values + item * kSpan, std::min(kSpan, p.count - item * kSpan), p.cap);
+  });
+}
+
+void round_rows(CpuContext& context, const RoundRowsParams& p) {
+  TF_ASSERT(p.width > 0 && p.out_stride >= p.width);
+  for_each_row(context, p.rows, p.width / 8, [&](std::int64_t row) {
+    const std::int64_t source = p.row_index != nullptr ? p.row_index[row] : row;
+    context.kernels.round_bf16(p.x + source * p.x_stride, p.width, bf16_of(p.out) + row * p.out_stride);
+  });
+}
+
+void block_convolution(CpuContext& context, const BlockConvolutionParams& p) {
+  TF_ASSERT(p.group_size > 0 && p.width > 0 && p.width % p.group_size == 0);
+  std::vector<bool> starts(static_cast<std::size_t>(p.rows), false);
+  for (std::int32_t block = 0; block < p.block_count; ++block) {
+    starts[static_cast<std::size_t>(p.block_starts[block])] = true;
+  }
+  for_each_row(context, p.rows, p.width / 2, [&](std::int64_t row) {
+    BlockConvolveRow each;
+    each.y = p.y + row * p.width;
+    each.previous = starts[static_cast<std::size_t>(row)] ? nullptr : each.y - p.width;
+    for (int tap = 0; tap < 2; ++tap) {
+      each.base[tap] = p.base + tap * p.width;
+      each.dynamic[tap] = p.dynamic + row * p.dynamic_stride + tap * (p.width / p.group_size);
+    }
+    each.width = p.width;
+    each.group_size = p.group_size;
+    if (p.residual != nullptr) {
+      each.residual = p.residual + row * p.width;
+    } else {
+      each.out = bf16_of(p.out) + row * p.width;
+    }
+    context.kernels.block_convolve(each);
   });
 }
 

@@ -68,7 +68,11 @@ void rotate(const RopeTable& rope, std::int32_t table_row, double* x) {
 /// The keys and values that one row of the pass may see, by position.
 class ReferenceBackend::RowKeys {
  public:
-  RowKeys(const AttentionParams& params, const LaneRow& at) : params_(params), lane_(*at.lane), last_(at.position()) {
+  RowKeys(const AttentionParams& params, const LaneRow& at)
+      : params_(params),
+        lane_(*at.lane),
+        position_(at.position()),
+        last_(lane_.mutual ? static_cast<std::int64_t>(lane_.position) + lane_.row_count - 1 : position_) {
     if (lane_.parents == nullptr) return;
     const RowTree tree = row_tree(lane_);
     for (std::int32_t row = at.row - lane_.first_row; row >= 0; row = tree.parent[static_cast<std::size_t>(row)]) {
@@ -77,7 +81,9 @@ class ReferenceBackend::RowKeys {
   }
 
   std::int64_t last() const { return last_; }
-  std::int64_t first() const { return params_.window > 0 ? std::max<std::int64_t>(0, last_ - params_.window + 1) : 0; }
+  std::int64_t first() const {
+    return params_.window > 0 ? std::max<std::int64_t>(0, position_ - params_.window + 1) : 0;
+  }
   const float* key(std::int64_t position, std::int32_t kv_head) const { return entry(position, kv_head, 0); }
   const float* value(std::int64_t position, std::int32_t kv_head) const { return entry(position, kv_head, 1); }
 
@@ -92,6 +98,7 @@ class ReferenceBackend::RowKeys {
 
   const AttentionParams& params_;
   const LaneSpan& lane_;
+  std::int64_t position_;
   std::int64_t last_;
   RowTree::Rows path_{};  // of a tree: the row at each depth
 };

@@ -18,8 +18,14 @@ void ReferenceBackend::rms_norm(const RmsNormParams& params) {
     const std::int64_t source_row = params.row_index != nullptr ? params.row_index[row] : row;
     std::vector<double> values(static_cast<std::size_t>(width));
     normalise(params.x + source_row * params.x_stride, params.weight, params.epsilon, width, values.data());
-    float* out = values_of(params.out) + row * width;
-    for (std::int64_t i = 0; i < width; ++i) out[i] = round_point(values[static_cast<std::size_t>(i)]);
+    if (params.out != nullptr) {
+      float* out = values_of(params.out) + row * (params.out_stride > 0 ? params.out_stride : width);
+      for (std::int64_t i = 0; i < width; ++i) out[i] = round_point(values[static_cast<std::size_t>(i)]);
+    }
+    if (params.out_float == nullptr) return;
+    for (std::int64_t i = 0; i < width; ++i) {
+      params.out_float[row * width + i] = static_cast<float>(values[static_cast<std::size_t>(i)]);
+    }
   });
 }
 

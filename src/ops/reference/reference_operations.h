@@ -62,6 +62,8 @@ class ReferenceBackend final : public Backend {
   void attention_replay(const AttentionReplayParams& params) override;
   void gated_activation(const GatedActivationParams& params) override;
   void soft_cap(const SoftCapParams& params) override;
+  void round_rows(const RoundRowsParams& params) override;
+  void block_convolution(const BlockConvolutionParams& params) override;
   std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const override;
   std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const override;
   void gated_delta(const GatedDeltaParams& params) override;

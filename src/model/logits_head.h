@@ -1,0 +1,31 @@
+// The model's output head as every user of it runs it: product, soft-cap, and the copy to host memory where the
+// backend's memory is not the host's. Apart from the executor because drafters read the same head into buffers of their
+// own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ops/backend.h"
+
+namespace tensorfold {
+
+class LogitsHead {
+ public:
+  /// `head` outlives this. `soft_cap` 0 = none.
+  LogitsHead(ops::Backend& backend, const ops::Linear& head, float soft_cap)
+      : backend_(backend), head_(head), soft_cap_(soft_cap) {}
+
+  /// Logits [rows, vocabulary] of final-normed rows, fp32 in host memory, valid until the next call.
+  const float* run(const ops::Activation* normed, std::int64_t rows);
+
+ private:
+  ops::Backend& backend_;
+  const ops::Linear& head_;
+  float soft_cap_;
+  std::unique_ptr<ops::Buffer> logits_;  // grown on demand
+  std::vector<float> host_logits_;       // only when the backend's memory is not the host's
+};
+
+}  // namespace tensorfold
