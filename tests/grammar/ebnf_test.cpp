@@ -47,6 +47,16 @@ TEST(Ebnf, RefusesWithALine) {
   EXPECT_NE(refusal(ebnf_source("root ::= " + std::string(100'000, '('))), "");
 }
 
+TEST(Ebnf, LongChainsOfRulesAreBounded) {
+  const auto chain = [](int rules) {
+    std::string text = "root ::= r0\n";
+    for (int i = 0; i < rules; ++i) text += fmt::format("r{} ::= \"x\" r{} | \"\"\n", i, i + 1);
+    return text + fmt::format("r{} ::= \"y\"\n", rules);
+  };
+  EXPECT_TRUE(accepts(ebnf_source(chain(4000)), "xxx"));
+  EXPECT_NE(refusal(ebnf_source(chain(20'000))), "");
+}
+
 TEST(Ebnf, DeadEndsAreLeftOut) {
   // "b" leads into a rule that nothing can finish.
   const GrammarSource source = ebnf_source("root ::= \"a\" | \"b\" endless\nendless ::= \"x\" endless\n");
