@@ -221,12 +221,6 @@ class GrammarTree::Writer {
   /// `copies`: how often the bounded repetitions around this node unroll it.
   void write_node(GrammarNode node, std::int64_t copies) {
     const Expression& expression = tree_.at(node);
-    unrolled_ += copies;
-    if (unrolled_ > limits::kGrammarUnrolledMax) {
-      fail(ErrorCode::kInvalidArgument,
-           "the grammar is too large: its bounded repetitions unroll to more than {} parts",
-           limits::kGrammarUnrolledMax);
-    }
     if (out_.size() > limits::kGrammarTextBytesMax) too_large("bytes", limits::kGrammarTextBytesMax);
     switch (expression.kind) {
       case Kind::kLiteral:

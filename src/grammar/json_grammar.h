@@ -40,10 +40,10 @@ class JsonGrammar final : public CharacterSpelling {
 
  private:
   GrammarNode text();  // characters of any string
-  /// The rule is made when it is first used.
   GrammarNode escape();                                  // any escape sequence
   GrammarNode spelled_escapes(const CharacterSet& set);  // of its members that need one
   GrammarNode runs(GrammarNode plain, GrammarNode escape);
+  /// The rule is made when it is first used.
   template <typename Make>
   GrammarNode shared(std::optional<int>& rule, Make make);
 
