@@ -162,7 +162,7 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
                         {R"("guided_json":"{")", "guided_json"},
                         {R"("guided_json":{"type":"thing"})", "guided_json"},
                         {R"("guided_grammar":"a ::= b")", "guided_grammar"},
-                        {R"("structured_outputs":{"regex":"(?=a)"})", "structured_outputs.regex"},
+                        {R"x("structured_outputs":{"regex":"(?=a)"})x", "structured_outputs.regex"},
                         {R"("structured_outputs":{"whitespace":true})", "structured_outputs.whitespace"},
                         {R"("logit_bias":{"5":1})", "logit_bias"},
                         {R"("presence_penalty":0.5)", "presence_penalty"},
