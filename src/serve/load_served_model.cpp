@@ -224,6 +224,7 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
   const auto vocabulary_size = static_cast<std::int32_t>(
       std::min<std::int64_t>(vocabulary_bound(checkpoint->config(), *model->tokenizer), limits::kVocabularySizeMax));
   const std::shared_ptr<RecallStore> recall = open_recall(options.drafts, *model->tokenizer, vocabulary_size);
+  model->thinking_budget = options.thinking_budget;
   LoadOptions load;
   set_drafters(options.drafts, load);
   load.context_max = options.context;
@@ -231,6 +232,7 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
   std::unique_ptr<LanguageModel> language_model = load_language_model(checkpoint, make_backend(options), load);
   // Ids past the vocabulary (padding a tokenizer never emits) can't be drawn.
   const std::int32_t vocabulary = language_model->facts().vocabulary_size;
+  model->structured_output = std::make_shared<StructuredOutput>(model->tokenizer, vocabulary, model->reasoning);
   std::erase_if(model->stop_tokens, [vocabulary](std::int32_t id) { return id >= vocabulary; });
   EngineOptions engine;
   engine.lanes = options.lanes;
