@@ -28,7 +28,7 @@ def wide(request):
     """A server whose context holds the longest of these replies."""
     from conftest import RunningServer
 
-    running = RunningServer("--context", "2048", "--parallel", "4")
+    running = RunningServer("--context", "512", "--parallel", "4")
     yield running
     assert running.stop() == 0
 
@@ -38,7 +38,7 @@ def wide_client(wide):
     return wide.client()
 
 
-def ask(client, seed=0, max_tokens=1500, temperature=1.0, **more):
+def ask(client, seed=0, max_tokens=440, temperature=1.0, **more):
     return client.chat.completions.create(
         model="tiny", messages=[{"role": "user", "content": "data, please"}], seed=seed, temperature=temperature,
         max_tokens=max_tokens, **more)

@@ -141,7 +141,8 @@ class Schedule {
   std::mutex mutex_;
   std::condition_variable finished_;
   std::size_t finished_count_ = 0;
-  int event_count_ = 0;
+  int event_count_ = 0, events_before_rest_ = 0;
+  bool rest_is_open_ = false;
 };
 
 template <typename... Args>
@@ -295,9 +296,11 @@ void Schedule::open(Engine& engine, Record& record, double background_share) {
       return;
     }
     {
-      const std::lock_guard lock(mutex_);
-      ++event_count_;
+      // The engine stands still until the late streams are there, however fast the model is.
+      std::unique_lock lock(mutex_);
+      const bool is_time = ++event_count_ == events_before_rest_;
       finished_.notify_all();
+      if (is_time) finished_.wait(lock, [this] { return rest_is_open_; });
     }
     if (record.events++ != record.cancel_after_events) return;
     const std::lock_guard lock(record.mutex);
@@ -369,15 +372,21 @@ void Schedule::run_engine() {
 /// Some come while others run, and take the lanes of those in the background.
 void Schedule::run_wave(Engine& engine, std::size_t first, std::size_t end) {
   const std::size_t early = draw(0, 1) == 0 ? end : first + (end - first) / 2;
-  const int events_before_rest = event_count_ + draw(1, 60);
+  {
+    const std::lock_guard lock(mutex_);
+    events_before_rest_ = event_count_ + draw(1, 60);
+    rest_is_open_ = early == end;
+  }
   for (std::size_t i = first; i < end; ++i) {
     if (i == early) {
       std::unique_lock lock(mutex_);
-      finished_.wait(lock, [&] { return event_count_ >= events_before_rest || finished_count_ == early; });
+      finished_.wait(lock, [&] { return event_count_ >= events_before_rest_ || finished_count_ == early; });
     }
     open(engine, *records_[i], i < early ? 0.5 : 0.1);
   }
   std::unique_lock lock(mutex_);
+  rest_is_open_ = true;
+  finished_.notify_all();
   finished_.wait(lock, [&] { return finished_count_ == end; });
 }
 
