@@ -123,7 +123,8 @@ class Schedule {
   std::mutex mutex_;
   std::condition_variable finished_;
   std::size_t finished_count_ = 0;
-  int event_count_ = 0;
+  int event_count_ = 0, events_before_rest_ = 0;
+  bool rest_is_open_ = false;
 };
 
 template <typename... Args>
@@ -134,8 +135,8 @@ void Schedule::failure(std::size_t stream, fmt::format_string<Args...> format, A
 }
 
 void Schedule::draw_streams() {
-  const std::int32_t count = draw(1, options_.streams_max);
-  std::vector<std::int32_t> shared;  // some prompts begin alike
+  const std::int32_t count = draw(0, 5) == 0 ? 1 : draw(1, options_.streams_max);  // a lone stream's windows are wide
+  std::vector<std::int32_t> shared;                                                // some prompts begin alike
   for (std::int32_t i = 0; i < options_.prompt_tokens_max; ++i) shared.push_back(draw(0, facts_.vocabulary_size - 1));
   for (std::int32_t i = 0; i < count; ++i) {
     records_.push_back(std::make_unique<Record>());
@@ -246,9 +247,11 @@ void Schedule::open(Engine& engine, Record& record, double background_share) {
       return;
     }
     {
-      const std::lock_guard lock(mutex_);
-      ++event_count_;
+      // The engine stands still until the late streams are there, however fast the model is.
+      std::unique_lock lock(mutex_);
+      const bool is_time = ++event_count_ == events_before_rest_;
       finished_.notify_all();
+      if (is_time) finished_.wait(lock, [this] { return rest_is_open_; });
     }
     if (record.events++ != record.cancel_after_events) return;
     const std::lock_guard lock(record.mutex);
@@ -275,6 +278,7 @@ void Schedule::run_engine() {
   oracle_options.tree_share = options_.trees ? 0.25 * draw(0, 4) : 0.0;
   oracle_options.seed = random_();
   oracle_options.known = known_;
+  if (draw(0, 2) == 0) oracle_options.facts.depth_max = limits::kWideWindowRowsMax - 1;
   const auto oracle = std::make_shared<OracleSource>(oracle_options);
   options.drafts = options_.drafts && draw(0, 5) != 0;
   options.draft_sources.push_back(oracle);
@@ -317,15 +321,22 @@ void Schedule::run_engine() {
 /// Some come while others run, and take the lanes of those in the background.
 void Schedule::run_wave(Engine& engine, std::size_t first, std::size_t end) {
   const std::size_t early = draw(0, 1) == 0 ? end : first + (end - first) / 2;
-  const int events_before_rest = event_count_ + draw(1, 60);
+  const int more_events = draw(1, 60);
+  {
+    const std::lock_guard lock(mutex_);
+    events_before_rest_ = event_count_ + more_events;
+    rest_is_open_ = early == end;
+  }
   for (std::size_t i = first; i < end; ++i) {
     if (i == early) {
       std::unique_lock lock(mutex_);
-      finished_.wait(lock, [&] { return event_count_ >= events_before_rest || finished_count_ == early; });
+      finished_.wait(lock, [&] { return event_count_ >= events_before_rest_ || finished_count_ == early; });
     }
     open(engine, *records_[i], i < early ? 0.5 : 0.1);
   }
   std::unique_lock lock(mutex_);
+  rest_is_open_ = true;
+  finished_.notify_all();
   finished_.wait(lock, [&] { return finished_count_ == end; });
 }
 
