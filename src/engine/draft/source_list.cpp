@@ -17,7 +17,7 @@ std::vector<std::shared_ptr<DraftSource>> make_draft_sources(LanguageModel& mode
   std::vector<std::shared_ptr<DraftSource>> sources;
   sources.push_back(std::make_shared<CopySource>());
   if (options.recall != nullptr) {
-    sources.push_back(std::make_shared<RecallSource>(options.recall, vocabulary_size, false));
+    sources.push_back(std::make_shared<RecallSource>(options.recall, vocabulary_size, options.prompt_cache_shared));
   }
   if (MtpHead* head = model.mtp_head(); head != nullptr && options.mtp_drafts != 0) {
     MtpOptions mtp;
