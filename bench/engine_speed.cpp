@@ -1,10 +1,13 @@
-// Speed of the engine without HTTP: prompt tokens per second, decode tokens per second with one and with several streams,
-// peak memory, and the fraction of the machine's measured read bandwidth that one-stream decoding reaches.
+// Speed of the engine without HTTP: prompt tokens per second, decode tokens per second with one and with several
+// streams, peak memory, and the fraction of the machine's measured read bandwidth that one-stream decoding reaches.
 //
-//   engine_speed MODEL [--threads N] [--prompt-tokens 512] [--reply-tokens 128] [--streams 1,8] [--repetitions 3] [--json]
+//   engine_speed MODEL [--threads N] [--prompt-tokens 512] [--reply-tokens 128] [--streams 1,8] [--repetitions 3]
+//                [--repeat 0] [--temperature 0] [--no-drafts | --compare-drafts] [--json]
 //
-// Token ids are drawn from a fixed seed; every stream is greedy and ignores stop tokens, so that the work is the same in
-// every run. The last line of each stream's reply is hashed and printed: equal hashes mean equal tokens.
+// Token ids are drawn from a fixed seed; every stream is greedy (or draws with its own fixed seed) and ignores stop
+// tokens, so that the work is the same in every run. The tokens of all replies are hashed and printed: equal hashes
+// mean equal tokens. --repeat N makes each prompt of a passage of N ids that is said over and over, which a model goes
+// on copying. --compare-drafts runs every row without and with drafts, in turns, and fails when the tokens differ.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -38,6 +41,10 @@ struct Options {
   int reply_tokens = 128;
   std::vector<int> streams{1, 8};
   int repetitions = 3;
+  int repeat = 0;
+  double temperature = 0;
+  bool drafts = true;
+  bool compare_drafts = false;
   bool json = false;
 };
 
@@ -72,11 +79,12 @@ struct StreamResult {
   std::vector<std::int32_t> tokens;
   double first_token_seconds = 0;
   double last_token_seconds = 0;
+  StreamStatistics statistics;
   bool finished = false;
 };
 
 // Opens `count` streams at once and waits for all; times are from the common start.
-std::vector<StreamResult> run_streams(Engine& engine, int count, int prompt_tokens, int reply_tokens) {
+std::vector<StreamResult> run_streams(Engine& engine, int count, const Options& options, bool drafts) {
   std::mutex mutex;
   std::condition_variable done;
   std::vector<StreamResult> results(static_cast<std::size_t>(count));
@@ -87,8 +95,15 @@ std::vector<StreamResult> run_streams(Engine& engine, int count, int prompt_toke
     StreamRequest request;
     std::mt19937 random(static_cast<unsigned>(stream) + 1);
     std::uniform_int_distribution<std::int32_t> id(0, engine.facts().model.vocabulary_size - 1);
-    for (int i = 0; i < prompt_tokens; ++i) request.prompt.tokens.push_back(id(random));
-    request.reply_tokens_max = reply_tokens;
+    std::vector<std::int32_t>& prompt = request.prompt.tokens;
+    for (int i = 0; i < options.prompt_tokens; ++i) {
+      const bool again = options.repeat > 0 && i >= options.repeat;
+      prompt.push_back(again ? prompt[static_cast<std::size_t>(i - options.repeat)] : id(random));
+    }
+    request.reply_tokens_max = options.reply_tokens;
+    request.drafts = drafts;
+    request.sampling.temperature = options.temperature;
+    request.sampling.seed = static_cast<std::uint64_t>(stream);
     request.ignore_stop_tokens = true;
     handles.push_back(engine.open(std::move(request), [&, stream](StreamEvent&& event) {
       std::lock_guard lock(mutex);
@@ -98,7 +113,9 @@ std::vector<StreamResult> run_streams(Engine& engine, int count, int prompt_toke
         result.last_token_seconds = seconds_since(start);
         result.tokens.push_back(token->token);
       } else if (const auto* finish = std::get_if<FinishEvent>(&event)) {
-        if (finish->reason == FinishReason::kError) std::fprintf(stderr, "stream failed: %s\n", finish->message.c_str());
+        if (finish->reason == FinishReason::kError)
+          std::fprintf(stderr, "stream failed: %s\n", finish->message.c_str());
+        result.statistics = finish->statistics;
         result.finished = true;
         ++finished;
         done.notify_all();
@@ -138,6 +155,14 @@ Options parse(int argc, char** argv) {
       options.streams.clear();
       std::stringstream list(value());
       for (std::string item; std::getline(list, item, ',');) options.streams.push_back(std::stoi(item));
+    } else if (argument == "--repeat") {
+      options.repeat = std::stoi(value());
+    } else if (argument == "--temperature") {
+      options.temperature = std::stod(value());
+    } else if (argument == "--no-drafts") {
+      options.drafts = false;
+    } else if (argument == "--compare-drafts") {
+      options.compare_drafts = true;
     } else if (argument == "--json") {
       options.json = true;
     } else if (options.model.empty() && argument[0] != '-') {
@@ -150,6 +175,68 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
+struct Speed {
+  double prompt = 0, decode = 0;  // tokens per second, of the best repetition
+  std::uint64_t hash = 0;
+  int rounds = 0, drafted = 0, accepted = 0, widest = 0;  // of all streams
+};
+
+void measure(Engine& engine, int streams, const Options& options, bool drafts, Speed& speed) {
+  const auto results = run_streams(engine, streams, options, drafts);
+  double first = 0, last = 0;
+  speed.rounds = speed.drafted = speed.accepted = speed.widest = 0;
+  for (const auto& result : results) {
+    first = std::max(first, result.first_token_seconds);
+    last = std::max(last, result.last_token_seconds);
+    speed.rounds += result.statistics.rounds;
+    speed.drafted += result.statistics.drafted;
+    speed.accepted += result.statistics.accepted;
+    speed.widest = std::max(speed.widest, result.statistics.rows_max);
+  }
+  // Decode rate counts the tokens after every stream's first, over the time in which all decode.
+  speed.decode = std::max(speed.decode, streams * (options.reply_tokens - 1) / (last - first));
+  speed.prompt = std::max(speed.prompt, streams * options.prompt_tokens / first);
+  speed.hash = token_hash(results);
+}
+
+nlohmann::json measure_row(Engine& engine, int streams, const Options& options) {
+  Speed speed, serial;
+  for (int repetition = 0; repetition < options.repetitions; ++repetition) {
+    if (options.compare_drafts) measure(engine, streams, options, false, serial);
+    measure(engine, streams, options, options.drafts, speed);
+  }
+  nlohmann::json row{{"streams", streams},
+                     {"prompt_tokens_per_second", speed.prompt},
+                     {"decode_tokens_per_second", speed.decode},
+                     {"rounds", speed.rounds},
+                     {"drafted", speed.drafted},
+                     {"accepted", speed.accepted},
+                     {"widest_window", speed.widest},
+                     {"token_hash", fmt::format("{:016x}", speed.hash)}};
+  if (!options.compare_drafts) return row;
+  if (serial.hash != speed.hash)
+    fail(ErrorCode::kInternal, "drafted and serial tokens differ with {} streams", streams);
+  row["serial_decode_tokens_per_second"] = serial.decode;
+  row["drafted_over_serial"] = speed.decode / serial.decode;
+  return row;
+}
+
+std::string notes_on(const nlohmann::json& row) {
+  std::string notes;
+  if (row.contains("bandwidth_fraction")) {
+    notes += fmt::format(" ({:.0f} % of the read bandwidth)", 100 * row["bandwidth_fraction"].get<double>());
+  }
+  if (row["drafted"].get<int>() > 0) {
+    notes += fmt::format(", {} rounds of up to {} rows, {} of {} drafts landed", row["rounds"].get<int>(),
+                         row["widest_window"].get<int>(), row["accepted"].get<int>(), row["drafted"].get<int>());
+  }
+  if (row.contains("drafted_over_serial")) {
+    notes += fmt::format(", {:.2f} times the serial {:.1f} tokens/s", row["drafted_over_serial"].get<double>(),
+                         row["serial_decode_tokens_per_second"].get<double>());
+  }
+  return notes;
+}
+
 int run(const Options& options) {
   ops::CpuBackendOptions backend_options;
   backend_options.threads = options.threads;
@@ -157,6 +244,7 @@ int run(const Options& options) {
   EngineOptions engine_options;
   engine_options.lanes = *std::max_element(options.streams.begin(), options.streams.end());
   engine_options.context = options.prompt_tokens + options.reply_tokens;
+  engine_options.drafts = options.drafts;
   auto engine = Engine::start(std::move(model), engine_options);
   const auto& facts = engine->facts();
 
@@ -166,28 +254,11 @@ int run(const Options& options) {
                         {"threads", options.threads},
                         {"packed_weight_bytes", facts.model.packed_weight_bytes},
                         {"cache_bytes", facts.cache_bytes}};
-  run_streams(*engine, 1, 32, 8);  // warm-up
-  for (const int streams : options.streams) {
-    double best_decode = 0, best_prompt = 0;
-    std::uint64_t hash = 0;
-    for (int repetition = 0; repetition < options.repetitions; ++repetition) {
-      const auto results = run_streams(*engine, streams, options.prompt_tokens, options.reply_tokens);
-      double first = 0, last = 0;
-      for (const auto& result : results) {
-        first = std::max(first, result.first_token_seconds);
-        last = std::max(last, result.last_token_seconds);
-      }
-      // Decode rate counts the tokens after every stream's first, over the time in which all decode.
-      best_decode = std::max(best_decode, streams * (options.reply_tokens - 1) / (last - first));
-      best_prompt = std::max(best_prompt, streams * options.prompt_tokens / first);
-      hash = token_hash(results);
-    }
-    nlohmann::json row{{"streams", streams},
-                       {"prompt_tokens_per_second", best_prompt},
-                       {"decode_tokens_per_second", best_decode},
-                       {"token_hash", fmt::format("{:016x}", hash)}};
-    report["rows"].push_back(row);
-  }
+  Options warm_up = options;
+  warm_up.prompt_tokens = std::min(options.prompt_tokens, 32);
+  warm_up.reply_tokens = std::min(options.reply_tokens, 8);
+  run_streams(*engine, 1, warm_up, options.drafts);
+  for (const int streams : options.streams) report["rows"].push_back(measure_row(*engine, streams, options));
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   report["peak_resident_bytes"] = static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
@@ -209,11 +280,7 @@ int run(const Options& options) {
   for (const auto& row : report["rows"]) {
     std::printf("  %2d stream(s): prompt %8.1f tokens/s, decode %8.1f tokens/s%s, tokens %s\n",
                 row["streams"].get<int>(), row["prompt_tokens_per_second"].get<double>(),
-                row["decode_tokens_per_second"].get<double>(),
-                row.contains("bandwidth_fraction")
-                    ? fmt::format(" ({:.0f} % of the read bandwidth)", 100 * row["bandwidth_fraction"].get<double>())
-                          .c_str()
-                    : "",
+                row["decode_tokens_per_second"].get<double>(), notes_on(row).c_str(),
                 row["token_hash"].get<std::string>().c_str());
   }
   return 0;

@@ -1,7 +1,7 @@
 // Times the CPU's linear layers by format and number of rows: packed bytes read per second, as a share of what plain
 // reads reach on this machine, and arithmetic per second.
 //
-//   kernels_linear [--path avx2|avx512|amx|neon] [--threads N] [--outputs N] [--inputs K] [--format NAME]
+//   kernels_linear [--path avx2|avx512|avx512_bf16|amx|neon] [--threads N] [--outputs N] [--inputs K] [--format NAME]
 //                        [--rows R] [--seconds S]
 #include <algorithm>
 #include <chrono>

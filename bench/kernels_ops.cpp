@@ -1,7 +1,7 @@
 // Times the CPU backend's operations other than linear layers, at shapes of real models: time of one call,
 // multiply-adds per second where they dominate.
 //
-//   kernels_ops [--path avx2|avx512|amx|neon] [--threads N] [--seconds S]
+//   kernels_ops [--path avx2|avx512|avx512_bf16|amx|neon] [--threads N] [--seconds S]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,6 +1,7 @@
 // Where a forward pass spends its time: runs passes of several widths over a model and prints the time of each kind of
-// operation, measured around the backend's calls, and how many passes of one row (the first width) a pass costs. Of every
-// figure the best pass counts, because machines are shared: what disturbs one only ever adds.
+// operation, measured around the backend's calls. Machines are shared, and what disturbs a call only ever adds: of every
+// kind of call the fastest counts, times the calls of a pass. Their sum is what a pass would take undisturbed (without what
+// lies between operations), and is compared with that of the first width; the best whole pass is printed beside it.
 //
 //   op_profile MODEL [--threads N] [--rows 1,8,512] [--context 256] [--passes 20] [--path avx2]
 #include <algorithm>
@@ -24,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Tally {
-  double seconds = 0;
+  double fastest = 1e9;  // seconds of one call
   std::int64_t calls = 0;
 };
 std::map<std::string, Tally> tallies;
@@ -77,6 +78,12 @@ class TimedBackend final : public ops::Backend {
     timed("gated_activation", [&] { inner_->gated_activation(params); });
   }
   void soft_cap(const ops::SoftCapParams& params) override { timed("soft_cap", [&] { inner_->soft_cap(params); }); }
+  void round_rows(const ops::RoundRowsParams& params) override {
+    timed("round_rows", [&] { inner_->round_rows(params); });
+  }
+  void block_convolution(const ops::BlockConvolutionParams& params) override {
+    timed("block_convolution", [&] { inner_->block_convolution(params); });
+  }
   void gated_delta(const ops::GatedDeltaParams& params) override {
     timed("gated_delta", [&] { inner_->gated_delta(params); });
   }
@@ -89,7 +96,7 @@ class TimedBackend final : public ops::Backend {
     const auto start = Clock::now();
     body();
     auto& tally = tallies[name];
-    tally.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    tally.fastest = std::min(tally.fastest, std::chrono::duration<double>(Clock::now() - start).count());
     ++tally.calls;
   }
   std::unique_ptr<ops::Backend> inner_;
@@ -160,32 +167,32 @@ int run(int argc, char** argv) {
   model->allocate_caches(std::vector<std::int32_t>(model->facts().groups.size(), longest / limits::kKvPageTokens + 2), 2, limits::kWindowRowsMax);
   std::printf("%s, path %s, %d threads, %d keys before the window\n", model_path.c_str(),
               model->facts().backend_path.c_str(), threads, context);
-  double first_width = 0;
+  double first_sum = 0;
   for (const int rows : widths) {
     const auto plan = window_plan(*model, rows, context);
     ForwardResult result;
     model->forward(plan, result);
     const int count = rows > 64 ? std::max(1, passes / 10) : passes;
+    tallies.clear();
     double best_pass = 1e9;
-    std::map<std::string, Tally> best;
     for (int pass = 0; pass < count; ++pass) {
-      tallies.clear();
       const auto start = Clock::now();
       model->forward(plan, result);
       best_pass = std::min(best_pass, std::chrono::duration<double>(Clock::now() - start).count());
-      for (const auto& [name, tally] : tallies) {
-        const auto [at, is_new] = best.try_emplace(name, tally);
-        if (!is_new && tally.seconds < at->second.seconds) at->second = tally;
-      }
     }
-    if (first_width == 0) first_width = best_pass;
-    std::printf("rows %4d: %8.3f ms a pass, %.2f of the first\n", rows, 1e3 * best_pass, best_pass / first_width);
-    std::vector<std::pair<std::string, Tally>> sorted(best.begin(), best.end());
-    std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-    for (const auto& [name, tally] : sorted) {
-      std::printf("    %-28s %8.3f ms  %5.1f %%  %6.1f us a call\n", name.c_str(), 1e3 * tally.seconds,
-                  100 * tally.seconds / best_pass, 1e6 * tally.seconds / static_cast<double>(tally.calls));
+    std::vector<std::pair<double, std::string>> lines;
+    double sum = 0;
+    for (const auto& [name, tally] : tallies) {
+      const double seconds = tally.fastest * static_cast<double>(tally.calls / count);
+      sum += seconds;
+      lines.emplace_back(seconds, fmt::format("    {:<28} {:8.3f} ms  {:7.1f} us a call", name, 1e3 * seconds,
+                                              1e6 * tally.fastest));
     }
+    if (first_sum == 0) first_sum = sum;
+    std::printf("rows %4d: operations %8.3f ms, %.2f of the first width; best pass %8.3f ms\n", rows, 1e3 * sum,
+                sum / first_sum, 1e3 * best_pass);
+    std::sort(lines.rbegin(), lines.rend());
+    for (const auto& line : lines) std::printf("%s\n", line.second.c_str());
   }
   return 0;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the objects that are compiled for one instruction set (*_avx2.cpp, *_avx512.cpp, *_amx.cpp, ...).
+"""Checks the objects that are compiled for one instruction set (*_avx2.cpp, *_avx512.cpp, *_avx512_bf16.cpp, *_amx.cpp, ...).
 
 An inline function of a shared header that such an object emits as a weak symbol may be the copy the linker keeps, and
 then baseline code runs instructions that the machine may not have. So every weak symbol of these objects must live in the
@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-OBJECT = re.compile(r"_(avx2|avx512|amx|neon)\.cpp\.o$")
+OBJECT = re.compile(r"_(avx2|avx512|avx512_bf16|amx|neon)\.cpp\.o$")
 
 
 def main():

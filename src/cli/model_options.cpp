@@ -72,6 +72,7 @@ ServedModelOptions model_options(const Arguments& arguments) {
   options.sampling.seed_salt = seed_salt();
   if (const auto rule = arguments.text("--instruct-sampling")) options.instruct_sampling = instruct_from(*rule);
   options.thinking = !arguments.has("--no-thinking");
+  options.thinking_budget = arguments.integer("--thinking-budget").value_or(0);
   options.effort = arguments.text("--reasoning-effort");
   return options;
 }

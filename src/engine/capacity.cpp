@@ -16,6 +16,8 @@ namespace {
 constexpr std::int32_t kAutoLanes = 8;
 constexpr std::int32_t kComfortableContext = 8192;  // automatic lanes are given up before the context falls below this
 
+constexpr std::uint64_t kWideWindowShare = 16;  // of the cache memory, at most this part holds wide windows
+
 constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
 
 std::uint64_t saturating_multiply(std::uint64_t a, std::uint64_t b) {
@@ -26,11 +28,16 @@ std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) {
   return a > kUnbounded - b ? kUnbounded : a + b;
 }
 
+/// A slot with the window every lane is promised.
+std::uint64_t slot_bytes(const CacheGroup& group) {
+  return saturating_add(group.slot_bytes, saturating_multiply(group.slot_window_row_bytes, limits::kWindowRowsMax));
+}
+
 /// The reserved page of each group and the reserved slot.
 std::uint64_t reserved_bytes(const ModelFacts& facts) {
   std::uint64_t bytes = 0;
   for (const CacheGroup& group : facts.groups) {
-    bytes = saturating_add(bytes, saturating_add(group.page_bytes, group.slot_bytes));
+    bytes = saturating_add(bytes, saturating_add(group.page_bytes, slot_bytes(group)));
   }
   return bytes;
 }
@@ -77,6 +84,17 @@ void check_options(const ModelFacts& facts, const EngineOptions& options) {
   }
 }
 
+/// Rows of the widest window: as wide as copying text can use, where slots hold that many at a small share of the
+/// memory.
+std::int32_t window_rows(const ModelFacts& facts, std::int32_t slots, std::int32_t pass_rows, std::uint64_t memory) {
+  const std::int32_t usual = std::min({limits::kWindowRowsMax, facts.window_rows_max, pass_rows});
+  const std::int32_t wide = std::min({limits::kWideWindowRowsMax, facts.window_rows_max, pass_rows});
+  std::uint64_t row_bytes = 0;
+  for (const CacheGroup& group : facts.groups) row_bytes = saturating_add(row_bytes, group.slot_window_row_bytes);
+  const std::uint64_t more_rows = static_cast<std::uint64_t>(slots) * static_cast<std::uint64_t>(wide - usual);
+  return saturating_multiply(row_bytes, more_rows) <= memory / kWideWindowShare ? wide : usual;
+}
+
 [[noreturn]] void refuse(const ModelFacts& facts, const EngineOptions& options, std::int32_t lanes,
                          std::int32_t context, std::int32_t pass_rows, std::uint64_t memory) {
   const std::int32_t shorter = longest_context(facts, lanes, context, pass_rows, memory);
@@ -98,7 +116,7 @@ std::uint64_t lane_bytes(const ModelFacts& facts, std::int32_t context, std::int
   std::uint64_t bytes = 0;
   for (const CacheGroup& group : facts.groups) {
     const std::uint64_t pages = static_cast<std::uint64_t>(stream_pages_max(group, context, pass_rows));
-    bytes = saturating_add(bytes, saturating_add(saturating_multiply(pages, group.page_bytes), group.slot_bytes));
+    bytes = saturating_add(bytes, saturating_add(saturating_multiply(pages, group.page_bytes), slot_bytes(group)));
   }
   return bytes;
 }
@@ -135,6 +153,7 @@ Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, st
     capacity.page_counts.push_back(static_cast<std::int32_t>(pages));
   }
   capacity.slot_count = 1 + capacity.lanes;
+  capacity.window_rows = window_rows(facts, capacity.slot_count, rows, memory);
   capacity.cache_bytes = total_bytes(facts, capacity.lanes, capacity.context, rows);
   capacity.context_was_reduced = choose_context && capacity.context < facts.context_max;
   return capacity;

@@ -15,6 +15,7 @@ struct Capacity {
   std::int32_t pass_rows = 0;             // most rows of one pass
   std::vector<std::int32_t> page_counts;  // per group, the reserved page included
   std::int32_t slot_count = 0;            // the reserved slot included
+  std::int32_t window_rows = 1;           // widest window that a slot holds
   std::uint64_t cache_bytes = 0;
   bool context_was_reduced = false;  // below the model's own, because memory says so
 };

@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "engine/capacity.h"
+#include "engine/draft/source_list.h"
 #include "engine/engine_loop.h"
 #include "engine/mailbox.h"
 
@@ -115,14 +116,16 @@ class RunningEngine : public Engine {
   RunningEngine(std::unique_ptr<LanguageModel> model, const EngineOptions& options)
       : model_(std::move(model)), mailbox_(std::make_shared<Mailbox>()) {
     const Capacity capacity = plan_capacity(model_->facts(), options, memory_available_bytes());
-    model_->allocate_caches(capacity.page_counts, capacity.slot_count, limits::kWindowRowsMax);
+    model_->allocate_caches(capacity.page_counts, capacity.slot_count, capacity.window_rows);
     facts_.model = model_->facts();
     facts_.lanes = capacity.lanes;
     facts_.context = capacity.context;
     facts_.cache_bytes = capacity.cache_bytes;
     context_was_reduced_ = capacity.context_was_reduced;
     identity_ = fmt::format("{}/{}/{}", facts_.model.family, facts_.model.backend, facts_.model.arithmetic_version);
-    loop_ = std::make_unique<EngineLoop>(*model_, *mailbox_, capacity, options);
+    std::vector<std::shared_ptr<DraftSource>> sources = make_draft_sources(*model_, options);
+    for (const auto& source : sources) facts_.draft_kinds.emplace_back(draft_kind_name(source->facts().kind));
+    loop_ = std::make_unique<EngineLoop>(*model_, *mailbox_, capacity, options, std::move(sources));
     thread_ = std::thread([this] { loop_->run(); });
     spdlog::debug("engine: {} lanes of {} tokens, {} cache bytes", facts_.lanes, facts_.context, facts_.cache_bytes);
   }

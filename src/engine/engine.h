@@ -90,6 +90,8 @@ struct StreamStatistics {
   std::int32_t accepted = 0;
   std::array<DraftTally, kDraftKindCount> by_source{};  // by DraftKind; sums are `drafted` and `accepted`
   std::int32_t rows_min = 0;                            // narrowest window; 0: none yet
+  std::int32_t rows_max = 0;                            // widest window
+  std::int32_t preemptions = 0;                         // times its lane was given to a foreground stream
   std::vector<std::int32_t> prefill_widths;             // rows of each prompt slice, the first kPrefillWidthsMax
   std::uint64_t seed = 0;
   double queue_seconds = 0;
@@ -122,7 +124,7 @@ struct EngineOptions {
   std::uint64_t cache_memory_bytes = 0;  // for KV pages and state slots; 0 = from the machine's free memory
   double pass_seconds_max = 0.25;        // bound of one pass; prompt slices are sized from measured cost
   bool drafts = true;                    // false: every stream is the serial reference
-  std::vector<std::shared_ptr<DraftSource>> draft_sources;  // besides those the engine makes itself (tests)
+  std::vector<std::shared_ptr<DraftSource>> draft_sources;  // tests: instead of the engine's own
   std::int32_t pass_rows_max = 0;                           // test hook: cap on rows in one pass (0 = the model's)
   std::uint64_t schedule_seed = 0;  // test hook: != 0 cuts prompts and mixes lanes at random (fold test)
   bool poison_freed = false;        // test hook: freed pages and slots are filled with NaN
@@ -137,6 +139,13 @@ struct EngineFacts {
   std::vector<std::string> draft_kinds;  // empty in the first form
 };
 
+struct DraftCounts {
+  std::uint64_t windows = 0;   // that a source filled
+  std::uint64_t drafted = 0;   // draft rows fed
+  std::uint64_t accepted = 0;  // of them on the accepted path
+};
+using DraftCountsBySource = std::array<DraftCounts, kDraftKindCount>;  // by DraftKind
+
 struct EngineLoad {  // a snapshot for health and metrics
   std::int32_t running = 0;
   std::int32_t waiting = 0;
@@ -145,6 +154,8 @@ struct EngineLoad {  // a snapshot for health and metrics
   std::uint64_t prompt_tokens_total = 0;
   std::uint64_t reply_tokens_total = 0;
   std::uint64_t rounds_total = 0;
+  DraftCountsBySource drafts_total{};
+  std::uint64_t preemptions_total = 0;
 };
 
 class Engine {

@@ -6,11 +6,13 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "engine/cache/page_pool.h"
 #include "engine/capacity.h"
 #include "engine/cost_model.h"
+#include "engine/draft/drafter.h"
 #include "engine/host_sampler.h"
 #include "engine/mailbox.h"
 #include "engine/rate_meter.h"
@@ -22,7 +24,8 @@ namespace tensorfold {
 
 class EngineLoop {
  public:
-  EngineLoop(LanguageModel& model, Mailbox& mailbox, const Capacity& capacity, const EngineOptions& options);
+  EngineLoop(LanguageModel& model, Mailbox& mailbox, const Capacity& capacity, const EngineOptions& options,
+             std::vector<std::shared_ptr<DraftSource>> sources);
 
   /// The thread's main function; returns after Mailbox::stop(), when every stream has ended.
   void run();
@@ -35,6 +38,8 @@ class EngineLoop {
   void receive(std::vector<std::shared_ptr<Stream>> arrivals);
   void end_cancelled();
   void admit();
+  void admit_waiting(bool background, std::vector<std::shared_ptr<Stream>>& preempted);
+  std::shared_ptr<Stream> preempt_one();
   void drop_finished();
   void end_all(FinishReason reason, const char* message);
 
@@ -42,11 +47,22 @@ class EngineLoop {
   std::vector<Grant> grant_rows();
   void build_plan(const std::vector<Grant>& grants);
   void add_rows(Stream& stream, std::int32_t rows);
+  void add_row(const Stream& stream, std::int32_t token, std::int32_t sequence_index, std::int32_t parent_row);
+  /// Returns the depth of the deepest draft; 1: after the pending token.
+  std::int32_t add_drafts(const Stream& stream, std::int32_t count, std::int32_t pending_row);
+  void check_plan() const;
   void index_logits();
   void note_service(const std::vector<Grant>& grants);
+  void observe_cost(double seconds);
+  void draft();
 
   void deliver(Stream& stream, const PlanLane& span, Clock::time_point now);
-  void deliver_prompt(Stream& stream, const PlanLane& span);
+  void deliver_prompt(Stream& stream, const PlanLane& span, Clock::time_point now);
+  void walk_window(Stream& stream, const PlanLane& span, Clock::time_point now);
+  std::int32_t accepted_child(const PlanLane& span, std::int32_t window_row, std::int32_t token) const;
+  void report_logits(Stream& stream, std::int32_t plan_row) const;
+  std::optional<DraftKind> window_source(const Stream& stream, const PlanLane& span) const;
+  void note_fed(Stream& stream, const PlanLane& span);
   void extend_reply(Stream& stream, const float* logits, Clock::time_point now);
   /// The token after the stream's context, or -1 after ending the stream.
   std::int32_t choose_token(Stream& stream, const float* logits);
@@ -58,24 +74,29 @@ class EngineLoop {
   const Capacity capacity_;
   const ModelFacts facts_;
   PagePool pool_;
-  CostModel costs_;
+  CostModel costs_;                                          // of every pass
+  CostModel window_costs_{CostModel::Unknown::kOptimistic};  // of passes without prompt rows
   Scheduler scheduler_;
   HostSampler sampler_;
+  Drafter drafter_;
 
   std::deque<std::shared_ptr<Stream>> waiting_;
   std::vector<std::shared_ptr<Stream>> running_;  // a lane each
   std::uint64_t admissions_ = 0;
   std::uint64_t rounds_ = 0;
+  std::uint64_t preemptions_ = 0;
   std::uint64_t services_ = 0;  // grants made so far
 
   // Scratch of one round.
   RoundPlan plan_;
   std::vector<Stream*> plan_streams_;  // per lane of the plan
   ForwardResult result_;
+  std::vector<FedRows> fed_;
   std::vector<std::int32_t> logits_index_;  // per plan row: row of result_.logits, or -1
   std::vector<std::uint32_t> allowed_bits_;
   std::vector<AdjustedLogit> adjusted_;
   std::uint64_t round_prompt_tokens_ = 0, round_reply_tokens_ = 0;
+  DraftCountsBySource round_drafts_{};
 
   mutable std::mutex load_mutex_;
   EngineLoad load_;

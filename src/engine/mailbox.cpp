@@ -49,6 +49,11 @@ void Mailbox::left_queue(std::size_t count) {
   waiting_ -= count;
 }
 
+void Mailbox::returned_to_queue(std::size_t count) {
+  const std::lock_guard lock(mutex_);
+  waiting_ += count;
+}
+
 std::size_t Mailbox::waiting() const {
   const std::lock_guard lock(mutex_);
   return waiting_;

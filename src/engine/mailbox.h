@@ -26,6 +26,8 @@ class Mailbox {
   bool is_stopping() const;
   /// Streams that left the queue: admitted, or ended while they waited.
   void left_queue(std::size_t count);
+  /// Streams that gave their lanes back and wait again; they were accepted before, so no bound turns them away.
+  void returned_to_queue(std::size_t count);
   std::size_t waiting() const;
 
  private:

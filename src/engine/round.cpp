@@ -1,4 +1,5 @@
-// One round of the engine (engine_loop.h): grants become a plan, the plan a forward pass, its logits draws and events.
+// One round of the engine (engine_loop.h): grants become a plan, the plan a forward pass, its logits draws and events,
+// and what was committed the next drafts. round_plan.cpp makes the plan.
 #include <algorithm>
 #include <utility>
 
@@ -22,6 +23,7 @@ void EngineLoop::run_round() {
     return;
   }
   note_service(grants);
+  fed_.clear();
   const Clock::time_point now = Clock::now();
   for (std::size_t i = 0; i < plan_streams_.size(); ++i) {
     Stream& stream = *plan_streams_[i];
@@ -31,8 +33,24 @@ void EngineLoop::run_round() {
       stream.finish(FinishReason::kError, error.what());  // a path rule or a logits callback: it ends its stream alone
     }
   }
-  costs_.observe(static_cast<std::int32_t>(plan_.rows.size()),
-                 std::chrono::duration<double>(Clock::now() - start).count());
+  observe_cost(std::chrono::duration<double>(Clock::now() - start).count());
+  draft();
+}
+
+void EngineLoop::observe_cost(double seconds) {
+  const auto rows = static_cast<std::int32_t>(plan_.rows.size());
+  costs_.observe(rows, seconds);
+  const bool is_windows_only =
+      std::none_of(plan_.lanes.begin(), plan_.lanes.end(), [](const PlanLane& lane) { return lane.commits; });
+  if (is_windows_only) window_costs_.observe(rows, seconds);
+}
+
+void EngineLoop::draft() {
+  std::int32_t lanes = 0;
+  for (const std::shared_ptr<Stream>& stream : running_) {
+    if (!stream->is_finished() && stream->prompt_rows_left() == 0) ++lanes;
+  }
+  drafter_.after_pass(fed_, lanes, window_costs_);
 }
 
 std::vector<Grant> EngineLoop::grant_rows() {
@@ -42,6 +60,7 @@ std::vector<Grant> EngineLoop::grant_rows() {
     LaneWork entry;
     entry.lane = static_cast<std::int32_t>(lane);
     entry.prompt_rows_left = stream.prompt_rows_left();
+    entry.draft_chances = stream.drafts.window.chances;
     entry.background = stream.request().background;
     entry.wants_every_row = stream.wants_every_row();
     entry.times_passed_over = stream.times_passed_over;
@@ -49,56 +68,7 @@ std::vector<Grant> EngineLoop::grant_rows() {
     entry.order = stream.order;
     work.push_back(entry);
   }
-  return scheduler_.schedule(work, costs_);
-}
-
-void EngineLoop::build_plan(const std::vector<Grant>& grants) {
-  plan_.rows.clear();
-  plan_.lanes.clear();
-  plan_streams_.clear();
-  for (const Grant& grant : grants) add_rows(*running_[static_cast<std::size_t>(grant.lane)], grant.rows);
-}
-
-void EngineLoop::add_rows(Stream& stream, std::int32_t rows) {
-  stream.cache().prepare(stream.fed(), rows);
-  PlanLane lane;
-  lane.slot = stream.cache().slot();
-  lane.first_row = static_cast<std::int32_t>(plan_.rows.size());
-  lane.row_count = rows;
-  lane.position = stream.fed();
-  lane.commits = stream.phase() == Stream::Phase::kPrompt;
-  lane.replay_rows = stream.replay_rows();
-  lane.pages = stream.cache().tables();
-  for (std::int32_t i = 0; i < rows; ++i) {
-    PlanRow row;
-    row.sequence_index = stream.fed() + i;
-    row.token = stream.context()[static_cast<std::size_t>(row.sequence_index)];
-    row.rope_position = {row.sequence_index, row.sequence_index, row.sequence_index};
-    row.parent_row = i == 0 ? -1 : lane.first_row + i - 1;
-    row.lane = static_cast<std::int32_t>(plan_.lanes.size());
-    row.flags = stream.wants_logits(row.sequence_index) ? kRowWantsLogits : 0u;
-    plan_.rows.push_back(row);
-  }
-  plan_.lanes.push_back(std::move(lane));
-  plan_streams_.push_back(&stream);
-}
-
-void EngineLoop::index_logits() {
-  logits_index_.assign(plan_.rows.size(), -1);
-  for (std::size_t i = 0; i < result_.logits_rows.size(); ++i) {
-    logits_index_.at(static_cast<std::size_t>(result_.logits_rows[i])) = static_cast<std::int32_t>(i);
-  }
-  for (std::size_t row = 0; row < plan_.rows.size(); ++row) {
-    if ((plan_.rows[row].flags & kRowWantsLogits) != 0 && logits_index_[row] < 0) {
-      fail(ErrorCode::kInternal, "the pass returned no logits for a row that wants them");
-    }
-  }
-}
-
-const float* EngineLoop::logits_of(std::int32_t plan_row) const {
-  const std::int32_t index = logits_index_[static_cast<std::size_t>(plan_row)];
-  if (index < 0) return nullptr;
-  return result_.logits + static_cast<std::size_t>(index) * static_cast<std::size_t>(facts_.vocabulary_size);
+  return scheduler_.schedule(work, costs_, window_costs_);
 }
 
 void EngineLoop::note_service(const std::vector<Grant>& grants) {
@@ -115,18 +85,80 @@ void EngineLoop::deliver(Stream& stream, const PlanLane& span, Clock::time_point
     stream.finish(FinishReason::kCancelled);
     return;
   }
-  stream.advance(span.row_count, now);
-  if (stream.request().on_logits) {
-    for (std::int32_t i = 0; i < span.row_count; ++i) {
-      stream.request().on_logits(span.position + i, logits_of(span.first_row + i), facts_.vocabulary_size);
-    }
+  if (span.commits) {
+    deliver_prompt(stream, span, now);
+    const std::int32_t last_row = span.first_row + span.row_count - 1;
+    if (!stream.is_finished() && stream.prompt_rows_left() == 0) extend_reply(stream, logits_of(last_row), now);
+  } else {
+    walk_window(stream, span, now);
   }
-  if (span.commits) deliver_prompt(stream, span);
-  if (stream.is_finished() || stream.prompt_rows_left() > 0) return;
-  extend_reply(stream, logits_of(span.first_row + span.row_count - 1), now);
+  if (!stream.is_finished()) note_fed(stream, span);
 }
 
-void EngineLoop::deliver_prompt(Stream& stream, const PlanLane& span) {
+void EngineLoop::report_logits(Stream& stream, std::int32_t plan_row) const {
+  if (!stream.request().on_logits) return;
+  const std::int32_t index = plan_.rows[static_cast<std::size_t>(plan_row)].sequence_index;
+  if (!stream.claim_row(index)) return;
+  stream.request().on_logits(index, logits_of(plan_row), facts_.vocabulary_size);
+}
+
+// From the pending token's row to the lowest child that holds the token which was drawn at its parent, and so on: every
+// step is the serial run's own, so nothing behind the path is ever looked at.
+void EngineLoop::walk_window(Stream& stream, const PlanLane& span, Clock::time_point now) {
+  const std::optional<DraftKind> source = window_source(stream, span);
+  DraftCounts* counts = source ? &round_drafts_[static_cast<std::size_t>(*source)] : nullptr;
+  if (counts != nullptr) {
+    ++counts->windows;
+    counts->drafted += static_cast<std::uint64_t>(span.row_count - 1);
+  }
+  stream.begin_window(span.row_count, is_tree(stream.drafts.window.proposal.nodes, span.row_count - 1), source);
+  for (std::int32_t row = 0; row >= 0;) {
+    stream.commit_row(row);
+    if (row > 0 && counts != nullptr) ++counts->accepted;
+    report_logits(stream, span.first_row + row);
+    extend_reply(stream, logits_of(span.first_row + row), now);
+    if (stream.is_finished()) return;
+    if (stream.is_cancel_requested()) return stream.finish(FinishReason::kCancelled);
+    row = accepted_child(span, row, stream.context().back());
+  }
+}
+
+std::int32_t EngineLoop::accepted_child(const PlanLane& span, std::int32_t window_row, std::int32_t token) const {
+  for (std::int32_t row = window_row + 1; row < span.row_count; ++row) {
+    const PlanRow& candidate = plan_.rows[static_cast<std::size_t>(span.first_row + row)];
+    if (candidate.parent_row == span.first_row + window_row && candidate.token == token) return row;
+  }
+  return -1;
+}
+
+std::optional<DraftKind> EngineLoop::window_source(const Stream& stream, const PlanLane& span) const {
+  const DraftWindow& window = stream.drafts.window;
+  if (span.row_count == 1 || window.kind != WindowKind::kDrafted) return std::nullopt;
+  return drafter_.kind(window.source);
+}
+
+void EngineLoop::note_fed(Stream& stream, const PlanLane& span) {
+  FedRows fed;
+  fed.stream = &stream;
+  const auto add = [&](std::int32_t row) {
+    const std::int32_t position = plan_.rows[static_cast<std::size_t>(span.first_row + row)].sequence_index;
+    fed.rows.push_back({span.first_row + row, position, stream.context()[static_cast<std::size_t>(position) + 1]});
+  };
+  if (span.commits) {
+    for (std::int32_t row = 0; row < span.row_count; ++row) add(row);
+  } else {
+    fed.fed_drafts = span.row_count - 1;
+    for (const std::int32_t row : stream.replay_rows()) {
+      add(row);
+      if (row > 0) fed.landed.push_back(row - 1);
+    }
+  }
+  fed_.push_back(std::move(fed));
+}
+
+void EngineLoop::deliver_prompt(Stream& stream, const PlanLane& span, Clock::time_point now) {
+  stream.advance_prompt(span.row_count, now);
+  for (std::int32_t row = 0; row < span.row_count; ++row) report_logits(stream, span.first_row + row);
   round_prompt_tokens_ += static_cast<std::uint64_t>(span.row_count);
   const std::int32_t end = span.position + span.row_count;
   if (stream.request().score_prompt) {
@@ -195,8 +227,8 @@ void EngineLoop::extend_reply(Stream& stream, const float* logits, Clock::time_p
     sampler_.logprobs(logits, event.token, stream.request().logprobs_top, event.chosen, event.top);
   }
   const bool is_stop_token = event.is_stop_token;
-  ++round_reply_tokens_;
-  stream.append(std::move(event), now);
+  if (stream.append(std::move(event), now)) ++round_reply_tokens_;
+  if (stream.is_finished()) return;
   if (is_stop_token) {
     stream.finish(FinishReason::kStopToken);
   } else if (verdict == PathRule::Verdict::kStop) {

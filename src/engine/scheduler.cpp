@@ -23,13 +23,25 @@ Scheduler::Scheduler(const SchedulerLimits& limits, std::uint64_t schedule_seed)
   TF_ASSERT(limits.pass_rows > 0 && limits.scored_rows > 0);
 }
 
-std::vector<Grant> Scheduler::schedule(const std::vector<LaneWork>& work, const CostModel& costs) {
+// `grants` hold one row a lane, in the order of `lanes`.
+void Scheduler::add_drafts(const std::vector<const LaneWork*>& lanes, std::int32_t rows_max, std::int32_t time_rows,
+                           const CostModel& window_costs, std::vector<Grant>& grants) const {
+  std::vector<const std::vector<double>*> bids;
+  for (const LaneWork* lane : lanes) bids.push_back(&lane->draft_chances);
+  const std::int32_t extra_max =
+      std::min(limits_.scored_rows, std::min(rows_max, time_rows) - static_cast<std::int32_t>(lanes.size()));
+  const std::vector<std::int32_t> extra = grant_draft_rows(bids, extra_max, window_costs);
+  for (std::size_t i = 0; i < extra.size(); ++i) grants[i].rows += extra[i];
+}
+
+std::vector<Grant> Scheduler::schedule(const std::vector<LaneWork>& work, const CostModel& costs,
+                                       const CostModel& window_costs) {
   if (work.empty()) return {};
   if (random_schedule_) return schedule_at_random(work);
   std::vector<LaneWork> lanes, prompts;
   for (const LaneWork& lane : work) (decodes(lane) ? lanes : prompts).push_back(lane);
   std::sort(lanes.begin(), lanes.end(), [](const LaneWork& a, const LaneWork& b) {
-    return std::tie(a.last_served, a.order) < std::tie(b.last_served, b.order);
+    return std::tie(a.background, a.last_served, a.order) < std::tie(b.background, b.last_served, b.order);
   });
   std::sort(prompts.begin(), prompts.end(), [](const LaneWork& a, const LaneWork& b) {
     const auto rank = [](const LaneWork& lane) {
@@ -41,6 +53,7 @@ std::vector<Grant> Scheduler::schedule(const std::vector<LaneWork>& work, const 
   });
 
   std::vector<Grant> grants;
+  std::vector<const LaneWork*> served_lanes;
   std::int32_t rows = 0;
   // While prompts wait, decoding lanes leave them some rows, so that a full house can't starve them.
   std::int32_t decode_rows_max = limits_.pass_rows;
@@ -49,14 +62,20 @@ std::vector<Grant> Scheduler::schedule(const std::vector<LaneWork>& work, const 
     decode_rows_max -= std::max(std::min(kSliceRowsMin, limits_.pass_rows / 2), starved ? 1 : 0);
   }
   for (const LaneWork& lane : lanes) {
-    if (rows + lane.window_rows > decode_rows_max) break;
-    grants.push_back({lane.lane, lane.window_rows});
-    rows += lane.window_rows;
+    if (rows + 1 > decode_rows_max) break;
+    grants.push_back({lane.lane, 1});
+    served_lanes.push_back(&lane);
+    ++rows;
   }
+  // Drafts may use the pass's time as the prompts do; beside prompts, half of it.
+  const std::int32_t time_rows = costs.rows_within(limits_.pass_seconds, limits_.pass_rows);
+  add_drafts(served_lanes, decode_rows_max, prompts.empty() ? time_rows : time_rows / 2, window_costs, grants);
   if (prompts.empty()) return grants;
-  std::int32_t room = costs.rows_within(limits_.pass_seconds, limits_.pass_rows) - rows;
+  rows = 0;
+  for (const Grant& grant : grants) rows += grant.rows;
+  std::int32_t room = time_rows - rows;
   room = std::max(room, std::min(1, limits_.pass_rows - rows));  // however slow the pass is, a prompt goes on
-  std::int32_t scored_room = limits_.scored_rows;
+  std::int32_t scored_room = limits_.scored_rows - (rows - static_cast<std::int32_t>(served_lanes.size()));
   bool served = false;
   for (const LaneWork& prompt : prompts) {
     std::int32_t slice = std::min(prompt.prompt_rows_left, room);
@@ -80,9 +99,12 @@ std::vector<Grant> Scheduler::schedule_at_random(std::vector<LaneWork> work) {
   for (const LaneWork& lane : work) {
     if (!grants.empty() && draw(0, 3) == 0) continue;
     if (decodes(lane)) {
-      if (lane.window_rows > room) continue;
-      grants.push_back({lane.lane, lane.window_rows});
-      room -= lane.window_rows;
+      if (room == 0) continue;
+      const auto drafts = static_cast<std::int32_t>(lane.draft_chances.size());
+      const std::int32_t rows = 1 + std::min({draw(0, 2) == 0 ? draw(0, drafts) : drafts, room - 1, scored_room});
+      grants.push_back({lane.lane, rows});
+      room -= rows;
+      scored_room -= rows - 1;
       continue;
     }
     std::int32_t most = std::min(lane.prompt_rows_left, room);

@@ -25,6 +25,7 @@ Stream::Stream(StreamRequest request, StreamSink sink)
   prompt_length_ = static_cast<std::int32_t>(context_.size());
   statistics_.prompt_tokens = prompt_length_;
   statistics_.seed = request_.sampling.seed;
+  if (request_.background && request_.rule != nullptr) first_rule_ = request_.rule->clone();
 }
 
 bool Stream::wants_logits(std::int32_t sequence_index) const {
@@ -41,36 +42,89 @@ bool Stream::is_stop_token(std::int32_t token) const {
 void Stream::start(Clock::time_point now) {
   TF_ASSERT(phase_ == Phase::kWaiting);
   phase_ = Phase::kPrompt;
-  started_ = now;
+  if (started_ == Clock::time_point{}) started_ = now;
 }
 
-void Stream::advance(std::int32_t rows, Clock::time_point now) {
+void Stream::advance_prompt(std::int32_t rows, Clock::time_point now) {
+  TF_ASSERT(phase_ == Phase::kPrompt && rows <= prompt_rows_left());
   fed_ += rows;
-  TF_ASSERT(fed_ <= static_cast<std::int32_t>(context_.size()));
   replay_rows_.clear();
-  if (phase_ == Phase::kDecode) {
-    for (std::int32_t row = 0; row < rows; ++row) replay_rows_.push_back(row);
-    ++statistics_.rounds;
-    statistics_.rows_min = statistics_.rows_min == 0 ? rows : std::min(statistics_.rows_min, rows);
-  } else {
-    if (statistics_.prefill_widths.size() < limits::kPrefillWidthsMax) statistics_.prefill_widths.push_back(rows);
-    if (fed_ == prompt_length_) {
-      phase_ = Phase::kDecode;
-      prompt_done_ = now;
-    }
-  }
+  if (statistics_.prefill_widths.size() < limits::kPrefillWidthsMax) statistics_.prefill_widths.push_back(rows);
+  if (fed_ < prompt_length_) return;
+  phase_ = Phase::kDecode;
+  if (prompt_done_ == Clock::time_point{}) prompt_done_ = now;
 }
 
-void Stream::append(TokenEvent event, Clock::time_point now) {
-  if (statistics_.reply_tokens == 0) first_token_ = now;
-  event.index = statistics_.reply_tokens++;
+void Stream::preempt() {
+  TF_ASSERT(request_.background && (phase_ == Phase::kPrompt || phase_ == Phase::kDecode));
+  cache_.release();
+  const auto reply = context_.begin() + prompt_length_;
+  if (static_cast<std::size_t>(context_.end() - reply) > owed_.size()) owed_.assign(reply, context_.end());
+  context_.resize(static_cast<std::size_t>(prompt_length_));
+  fed_ = 0;
+  replay_rows_.clear();
+  replay_tree_ = false;
+  logit_adjust_ = LogitAdjust(request_.logit_rule, context_);
+  if (first_rule_ != nullptr) request_.rule = first_rule_->clone();
+  phase_ = Phase::kWaiting;
+  ++statistics_.preemptions;
+}
+
+bool Stream::claim_row(std::int32_t sequence_index) {
+  if (sequence_index < rows_reported_) return false;
+  rows_reported_ = sequence_index + 1;
+  return true;
+}
+
+void Stream::begin_window(std::int32_t rows, bool is_tree, std::optional<DraftKind> source) {
+  TF_ASSERT(phase_ == Phase::kDecode);
+  replay_rows_.clear();
+  replay_tree_ = is_tree;
+  window_source_ = source;
+  ++statistics_.rounds;
+  statistics_.rows_min = statistics_.rows_min == 0 ? rows : std::min(statistics_.rows_min, rows);
+  statistics_.rows_max = std::max(statistics_.rows_max, rows);
+  if (!source) return;
+  statistics_.drafted += rows - 1;
+  statistics_.by_source[static_cast<std::size_t>(*source)].drafted += rows - 1;
+}
+
+void Stream::commit_row(std::int32_t window_row) {
+  TF_ASSERT(replay_rows_.empty() ? window_row == 0 : window_row > replay_rows_.back());
+  replay_rows_.push_back(window_row);
+  ++fed_;
+  TF_ASSERT(fed_ == static_cast<std::int32_t>(context_.size()));  // N1: what is fed is what was drawn, nothing else
+  if (window_row == 0 || !window_source_) return;
+  ++statistics_.accepted;
+  ++statistics_.by_source[static_cast<std::size_t>(*window_source_)].accepted;
+}
+
+bool Stream::append(TokenEvent event, Clock::time_point now) {
+  event.index = static_cast<std::int32_t>(context_.size()) - prompt_length_;
   context_.push_back(event.token);
   logit_adjust_.commit(event.token);
+  if (const auto index = static_cast<std::size_t>(event.index); index < owed_.size()) {
+    if (owed_[index] != event.token) {
+      finish(FinishReason::kError, "A preempted request gave another token when it was computed again.");
+    }
+    return false;
+  }
+  if (event.index == 0) first_token_ = now;
+  ++statistics_.reply_tokens;
   emit(std::move(event));
+  return true;
 }
 
 bool Stream::emit(StreamEvent&& event) {
   if (is_finished()) return false;
+  if (const auto* progress = std::get_if<PromptProgressEvent>(&event)) {
+    if (progress->tokens_done <= prompt_reported_) return true;  // said before a preemption
+    prompt_reported_ = progress->tokens_done;
+  }
+  if (const auto* score = std::get_if<PromptScoreEvent>(&event)) {
+    if (score->index < scores_reported_) return true;
+    scores_reported_ = score->index + 1;
+  }
   try {
     sink_(std::move(event));
     return true;
@@ -103,6 +157,7 @@ void Stream::finish(FinishReason reason, const std::string& message) {
   // What callers injected may hold resources of theirs: let go of it now, whoever still holds the handle.
   sink_ = nullptr;
   request_.rule.reset();
+  first_rule_.reset();
   request_.on_logits = nullptr;
 }
 

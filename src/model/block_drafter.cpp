@@ -28,7 +28,8 @@ DflashDrafter::DflashDrafter(LoadedDrafter drafter, const ModelDescription& mode
       taps_(taps),
       caches_(caches),
       rows_max_(rows_max),
-      logits_(backend, weights.head ? *weights.head : *weights.embedding, model.logit_soft_cap) {
+      output_(backend, model, weights) {
+  TF_ASSERT(drafter_.candidates <= output_.size());
   if (drafter_.convolution_group == 0) return;
   dynamic_ = backend_.allocate(static_cast<std::size_t>(rows_max * 4 * groups()) * sizeof(float),
                                "the drafter's dynamic kernels");
@@ -272,7 +273,7 @@ std::vector<float> DflashDrafter::project_hidden(std::int64_t rows) {
 void DflashDrafter::take_candidates(const Batch& batch, const std::vector<Block>& blocks,
                                     std::vector<BlockCandidates>& result) {
   const auto rows = static_cast<std::int64_t>(batch.drafted.size());
-  const std::int64_t hidden = drafter_.hidden_size, vocabulary = model_.vocabulary_size;
+  const std::int64_t hidden = drafter_.hidden_size, entries = output_.size();
   ops::RmsNormParams norm{
       runner_.residual(),  hidden, weights_.final_norm, drafter_.final_norm.epsilon, rows, hidden, runner_.normed(),
       batch.drafted.data()};
@@ -289,12 +290,13 @@ void DflashDrafter::take_candidates(const Batch& batch, const std::vector<Block>
   std::vector<float> values(ids.size());
   for (std::int64_t first = 0; first < rows; first += kLogitsRowsMax) {
     const std::int64_t part = std::min(kLogitsRowsMax, rows - first);
-    const float* logits = logits_.run(ops::activation_at(backend_.info(), runner_.normed(), first * hidden), part);
+    const float* logits = output_.run(ops::activation_at(backend_.info(), runner_.normed(), first * hidden), part);
     for (std::int64_t row = 0; row < part; ++row) {
       const std::size_t at = static_cast<std::size_t>(first + row) * count;
-      best_candidates(logits + row * vocabulary, vocabulary, drafter_.candidates, ids.data() + at, values.data() + at);
+      best_candidates(logits + row * entries, entries, drafter_.candidates, ids.data() + at, values.data() + at);
     }
   }
+  for (std::int32_t& id : ids) id = output_.id(id);  // ranges ascend, so ties keep their order
   for (float& value : values) value *= drafter_.logit_scale;
 
   const std::size_t rank = projected.empty() ? 0 : projected.size() / static_cast<std::size_t>(rows);

@@ -9,10 +9,10 @@
 
 #include "base/limits.h"
 #include "model/draft_head.h"
+#include "model/draft_output.h"
 #include "model/drafter_weights.h"
 #include "model/kept_rows.h"
 #include "model/layer_runner.h"
-#include "model/logits_head.h"
 #include "model/weights.h"
 
 namespace tensorfold {
@@ -81,7 +81,7 @@ class DflashDrafter final : public BlockDrafter {
   const KeptRows& taps_;
   const LayerCache* caches_;
   std::int64_t rows_max_;
-  LogitsHead logits_;
+  DraftOutput output_;
   std::unique_ptr<ops::Buffer> rope_table_;
   ops::RopeTable rope_;
   std::unique_ptr<ops::Buffer> dynamic_;    // [rows, 2 sides · 2 taps · groups] fp32

@@ -101,6 +101,11 @@ struct LayerDescription {
   std::optional<NormDescription> post_feed_forward_norm;
 };
 
+/// Token ids [begin, end).
+struct IdRange {
+  std::int32_t begin = 0, end = 0;
+};
+
 /// A multi-token-prediction head (families-a.md 1.5): x = join([norm(embedding of token i + 1); norm(hidden state i)]), one
 /// decoder layer with keys of its own, a final norm, and the model's head. Embedding and head are the model's.
 struct MtpDescription {
@@ -123,6 +128,8 @@ struct ModelDescription {
   std::optional<LinearDescription> head;  // absent: tied to the embedding
   float logit_soft_cap = 0.0f;          // 0 = none
   std::optional<MtpDescription> mtp;
+  /// Ids that drafts are chosen from, ascending ranges; empty: all. A head of those rows alone is packed for drafters.
+  std::vector<IdRange> draft_vocabulary;
   std::vector<RopeDescription> ropes;
   std::vector<CacheGroup> cache_groups; // page_bytes and slot_bytes are filled in by the loader
   /// Tensors (canonical or file names; a trailing '*' matches any rest) that may be present and are not read.

@@ -26,8 +26,8 @@ struct AbsorbLane {
   bool wants_result = false;  // MTP: logits after the last row (a draft follows)
 };
 
-/// Logits over the draft vocabulary (= the vocabulary), one row per entry that wanted them, in order. Host memory of the
-/// model, valid until the next call of the head.
+/// Logits over the vocabulary, one row per entry that wanted them, in order; an id that is never drafted holds −1e30 (finite,
+/// without probability). Host memory of the model, valid until the next call of the head.
 struct DraftLogits {
   std::vector<std::int32_t> entries;  // index of the lane or step that each row belongs to
   const float* logits = nullptr;      // [entries.size(), vocabulary_size]

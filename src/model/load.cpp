@@ -82,9 +82,12 @@ std::unique_ptr<LanguageModel> load_language_model(std::shared_ptr<const Checkpo
     description.mtp.reset();
     description.ignored_tensors.push_back("*mtp.*");
   }
-  auto weights = load_weights(*checkpoint, description, *backend, options.progress);
+  if (!options.draft_vocabulary.empty()) description.draft_vocabulary = options.draft_vocabulary;
+  const auto folder = drafter_folder(*checkpoint, options);
+  auto weights = load_weights(*checkpoint, description, *backend, description.mtp.has_value() || folder.has_value(),
+                              options.progress);
   std::unique_ptr<LoadedDrafter> drafter;
-  if (const auto folder = drafter_folder(*checkpoint, options)) {
+  if (folder) {
     drafter = load_drafter(*folder, description, *backend, options.drafter_bits, options.progress);
   }
   return std::make_unique<Executor>(std::move(description), std::move(weights), std::move(backend),

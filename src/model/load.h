@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "model/description.h"
@@ -21,6 +22,7 @@ struct LoadOptions {
   /// so. A drafter that doesn't fit the model stops the load.
   std::string drafter_path;
   bool find_drafter = true;
+  std::vector<IdRange> draft_vocabulary;  // ids that drafts are chosen from; empty: the family's choice
   std::int32_t drafter_bits = 4;  // 4: its large projections are quantised at load; 0: kept as stored
   /// Called as loading goes on, with a fraction in [0, 1] and what is being done.
   std::function<void(double fraction, const std::string& what)> progress;

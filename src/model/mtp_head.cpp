@@ -17,7 +17,7 @@ MtpHeadRunner::MtpHeadRunner(const ModelDescription& model, const ModelWeights& 
       hidden_(hidden),
       cache_(cache),
       rows_max_(rows_max),
-      logits_(backend, weights.head ? *weights.head : *weights.embedding, model.logit_soft_cap) {}
+      output_(backend, model, weights) {}
 
 void MtpHeadRunner::Batch::add(std::int32_t token, std::int32_t source, std::int32_t position) {
   tokens.push_back(token);
@@ -139,7 +139,7 @@ void MtpHeadRunner::run(Batch& batch, const float* states, DraftLogits& result) 
   final_norm.out_float = room_for_states(wanted);
   backend_.rms_norm(final_norm);
   result.entries = batch.entries;
-  result.logits = logits_.run(runner_.normed(), wanted);
+  result.logits = output_.run_whole(runner_.normed(), wanted);
 }
 
 }  // namespace tensorfold

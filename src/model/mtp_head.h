@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "model/draft_head.h"
+#include "model/draft_output.h"
 #include "model/kept_rows.h"
 #include "model/layer_runner.h"
-#include "model/logits_head.h"
 
 namespace tensorfold {
 
@@ -50,7 +50,7 @@ class MtpHeadRunner final : public MtpHead {
   const KeptRows& hidden_;
   const LayerCache& cache_;
   std::int64_t rows_max_;
-  LogitsHead logits_;
+  DraftOutput output_;
   std::array<std::unique_ptr<ops::Buffer>, 2> states_;  // fp32 [rows, hidden]: what a next level continues
   std::size_t current_ = 0;                             // the one that the last result wrote
   std::int64_t state_rows_ = 0;                         // rows in it

@@ -168,6 +168,34 @@ std::unique_ptr<ops::Linear> TensorLoader::linear(const LinearDescription& descr
   return packed;
 }
 
+std::unique_ptr<ops::Linear> TensorLoader::rows_of(const LinearDescription& description,
+                                                   const std::vector<IdRange>& ranges) {
+  TF_ASSERT(description.parts.size() == 1 && description.experts == 0 && !description.parts[0].bias);
+  const LinearPart& part = description.parts[0];
+  const WeightView whole = claim_weight(names_.file_name(part.name), part.rows, description.columns, 0);
+  const std::size_t row_bytes = whole.data_bytes / static_cast<std::size_t>(whole.rows);
+  ops::LinearSource source;
+  source.name = description.name + " for drafts";
+  for (const IdRange& range : ranges) {
+    TF_ASSERT(range.begin >= 0 && range.begin < range.end && range.end <= whole.rows);
+    WeightView rows = whole;
+    rows.rows = range.end - range.begin;
+    rows.data += row_bytes * static_cast<std::size_t>(range.begin);
+    rows.data_bytes = row_bytes * static_cast<std::size_t>(rows.rows);
+    if (whole.format == WeightFormat::kAffine) {
+      const std::size_t scale_bytes = static_cast<std::size_t>(whole.columns / whole.group_size) *
+                                      static_cast<std::size_t>(weight_format_block(whole.scale_format).bytes);
+      rows.scales += scale_bytes * static_cast<std::size_t>(range.begin);
+      rows.biases += scale_bytes * static_cast<std::size_t>(range.begin);
+    }
+    source.parts.push_back(rows);
+  }
+  auto packed = backend_.load_linear(source);
+  packed_bytes_ += packed->packed_bytes();
+  checkpoint_.drop_pages(whole.data, whole.data_bytes);
+  return packed;
+}
+
 const float* TensorLoader::vector(const std::string& canonical, std::int64_t count,
                                   const std::function<float(float)>& transform) {
   const std::string name = names_.file_name(canonical);

@@ -31,6 +31,8 @@ class TensorLoader {
   void set_rework(Rework rework) { rework_ = std::move(rework); }
 
   std::unique_ptr<ops::Linear> linear(const LinearDescription& description, bool embedding = false);
+  /// Some rows of a matrix of one part: the ranges, one after the other.
+  std::unique_ptr<ops::Linear> rows_of(const LinearDescription& description, const std::vector<IdRange>& ranges);
   /// A small dense tensor in backend memory, owned by take_vectors().
   const float* vector(const std::string& canonical, std::int64_t count,
                       const std::function<float(float)>& transform = {});

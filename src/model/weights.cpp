@@ -16,7 +16,7 @@ class WeightLoader {
                ops::Backend& backend, const std::function<void(double, const std::string&)>& progress)
       : checkpoint_(checkpoint), description_(description), tensors_(checkpoint, std::move(names), backend, progress) {}
 
-  ModelWeights load();
+  ModelWeights load(bool for_drafters);
   /// Of a file that holds the description's MTP head alone.
   ModelWeights load_mtp_file();
 
@@ -116,9 +116,13 @@ std::unique_ptr<MtpWeights> WeightLoader::mtp(const MtpDescription& head) {
   return result;
 }
 
-ModelWeights WeightLoader::load() {
+ModelWeights WeightLoader::load(bool for_drafters) {
   weights_.embedding = linear(description_.embedding, true);
   if (description_.head) weights_.head = linear(*description_.head);
+  if (for_drafters && !description_.draft_vocabulary.empty()) {
+    weights_.draft_head =
+        tensors_.rows_of(description_.head.value_or(description_.embedding), description_.draft_vocabulary);
+  }
   weights_.final_norm = norm(description_.final_norm);
   for (const auto& each : description_.layers) weights_.layers.push_back(layer(each));
   if (description_.mtp && description_.mtp->side_file.empty()) weights_.mtp = mtp(*description_.mtp);
@@ -147,8 +151,8 @@ void add_mtp_file(const ModelDescription& description, ops::Backend& backend, Mo
 }  // namespace
 
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelDescription& description, ops::Backend& backend,
-                          const std::function<void(double, const std::string&)>& progress) {
-  auto weights = WeightLoader(checkpoint, TensorNames(checkpoint), description, backend, progress).load();
+                          bool for_drafters, const std::function<void(double, const std::string&)>& progress) {
+  auto weights = WeightLoader(checkpoint, TensorNames(checkpoint), description, backend, progress).load(for_drafters);
   if (description.mtp && !description.mtp->side_file.empty()) add_mtp_file(description, backend, weights);
   return weights;
 }

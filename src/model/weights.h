@@ -57,6 +57,7 @@ struct MtpWeights {
 struct ModelWeights {
   std::unique_ptr<ops::Linear> embedding;
   std::unique_ptr<ops::Linear> head;  // null when tied
+  std::unique_ptr<ops::Linear> draft_head;  // the head's rows of ModelDescription::draft_vocabulary; null: all of them
   const float* final_norm = nullptr;
   std::vector<LayerWeights> layers;
   std::unique_ptr<MtpWeights> mtp;  // null without a head
@@ -66,7 +67,9 @@ struct ModelWeights {
 
 /// Reads and packs every weight, those of an MTP head in a side file too. Afterwards every tensor of the files has been used or is on the description's list of
 /// ignored ones; any other stops the load with its name.
+/// `for_drafters`: something will draft, so a draft head is packed where the description asks for one.
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelDescription& description, ops::Backend& backend,
+                          bool for_drafters,
                           const std::function<void(double, const std::string&)>& progress);
 
 }  // namespace tensorfold

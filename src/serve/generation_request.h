@@ -10,8 +10,15 @@
 #include <vector>
 
 #include "engine/sampling_rule.h"
+#include "grammar/grammar.h"
 
 namespace tensorfold {
+
+/// Structured output: what the reply must follow.
+struct RequestedGrammar {
+  GrammarSource source;
+  std::string field;  // what a refusal names
+};
 
 struct GenerationRequest {
   std::string id;     // "chatcmpl-...", also the log's
@@ -28,6 +35,7 @@ struct GenerationRequest {
   bool prompt_is_tokens = false;
 
   std::optional<std::string> reasoning_effort;
+  std::optional<std::int64_t> thinking_budget;
   nlohmann::ordered_json template_kwargs;  // chat_template_kwargs, checked; null when absent
 
   std::optional<std::int64_t> max_tokens;  // explicit; 0 scores the prompt only
@@ -42,6 +50,7 @@ struct GenerationRequest {
   std::optional<std::uint64_t> seed;
   int choices = 1;  // n
   std::vector<std::string> stop;
+  std::optional<RequestedGrammar> grammar;  // structured output
   bool ignore_eos = false;
   int logprobs_top = -1;  // -1: none
   bool echo = false;

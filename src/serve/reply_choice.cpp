@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "serve/api_keys.h"
-#include "serve/stop_rule.h"
+#include "serve/reply_rules.h"
 
 namespace tensorfold {
 namespace {
@@ -42,7 +42,7 @@ void ReplyChoice::open(std::function<void()> notify) {
   stream.logit_rule = setting_.logit_rule;
   stream.stop_tokens = setting_.model->stop_tokens;
   stream.ignore_stop_tokens = request.ignore_eos;
-  if (!request.stop.empty()) stream.rule = std::make_unique<StopRule>(setting_.model->tokenizer, request.stop);
+  stream.rule = make_reply_rule(*setting_.model, request, setting_.prompt);
   stream.drafts = request.drafts;
   stream.background = request.background;
   stream.logprobs_top = request.logprobs_top;

@@ -12,6 +12,7 @@
 #include "engine/verify/serial_run.h"
 #include "fake_model.h"
 #include "naive_sampler.h"
+#include "scripted_rule.h"
 #include "stream_probe.h"
 
 namespace tensorfold {
@@ -22,6 +23,7 @@ using testing::FakeModel;
 using testing::FakeModelOptions;
 using testing::Gate;
 using testing::request_of;
+using testing::ScriptedRule;
 using testing::StreamProbe;
 
 std::unique_ptr<Engine> start(FakeModelOptions model = {}, std::int32_t lanes = 4, std::int32_t context = 400) {
@@ -145,32 +147,6 @@ TEST(Engine, StopTokenIsDeliveredMarkedAndEnds) {
   request.ignore_stop_tokens = true;
   EXPECT_EQ(reply_of(*engine, std::move(request)), reply);
 }
-
-/// A rule scripted by the tokens it has seen.
-class ScriptedRule : public PathRule {
- public:
-  using Script = std::function<Verdict(const std::vector<std::int32_t>& path)>;
-  ScriptedRule(Script script, std::vector<std::int32_t> forced, std::vector<std::int32_t> allowed)
-      : script_(std::move(script)), forced_(std::move(forced)), allowed_(std::move(allowed)) {}
-  std::unique_ptr<PathRule> clone() const override { return std::make_unique<ScriptedRule>(*this); }
-  Verdict advance(std::int32_t token) override {
-    path_.push_back(token);
-    return script_(path_);
-  }
-  bool mask(std::vector<std::uint32_t>& bits) override {
-    if (allowed_.empty()) return false;
-    for (const std::int32_t id : allowed_) bits[static_cast<std::size_t>(id / 32)] |= 1u << (id % 32);
-    return true;
-  }
-  std::vector<std::int32_t> forced_tokens() override {
-    if (path_.size() >= forced_.size()) return {};
-    return {forced_.begin() + static_cast<std::ptrdiff_t>(path_.size()), forced_.end()};
-  }
-
- private:
-  Script script_;
-  std::vector<std::int32_t> forced_, allowed_, path_;
-};
 
 StreamRequest with_rule(ScriptedRule::Script script, std::vector<std::int32_t> forced = {},
                         std::vector<std::int32_t> allowed = {}) {
@@ -296,6 +272,89 @@ TEST(Engine, CancelTakesEffectWithinARound) {
   }
   // The lane and its pages are free again.
   EXPECT_EQ(reply_of(*engine, request_of(counting_prompt(300), 100)).size(), 100u);
+}
+
+TEST(Engine, ABackgroundStreamYieldsItsLaneAndGoesOnWhereItStood) {
+  for (const bool drafts : {false, true}) {
+    Gate gate;
+    FakeModelOptions model;
+    const auto alone = start();
+    model.on_forward = [&](const RoundPlan&) { gate.pass(); };
+    const auto engine = start(model, 2);
+    const auto make = [&](std::int32_t first, bool background) {
+      StreamRequest request = request_of(counting_prompt(60, first), 40);
+      request.sampling = {0.8, 0, 1.0, 0.0, static_cast<std::uint64_t>(first)};
+      request.logit_rule.frequency_penalty = 0.5;
+      request.logprobs_top = 1;
+      request.score_prompt = true;
+      request.background = background;
+      request.drafts = drafts;
+      request.rule = std::make_unique<ScriptedRule>(
+          [](const std::vector<std::int32_t>& path) {
+            return path.size() == 35 ? PathRule::Verdict::kStop : PathRule::Verdict::kContinue;
+          },
+          std::vector<std::int32_t>{}, std::vector<std::int32_t>{});
+      return request;
+    };
+    const auto expected = [&](std::int32_t first) {
+      StreamProbe probe;
+      alone->open(make(first, false), probe.sink());
+      EXPECT_EQ(probe.wait().reason, FinishReason::kStopRule);
+      return probe.reply();
+    };
+    const std::vector<std::int32_t> first = expected(1), second = expected(2), third = expected(3),
+                                    fourth = expected(4);
+    std::vector<std::int32_t> rows;
+    StreamProbe one, two, three, four;
+    StreamRequest request = make(1, true);
+    request.on_logits = [&rows](std::int32_t index, const float*, std::int32_t) { rows.push_back(index); };
+    gate.close_after(14);  // well inside its reply
+    engine->open(std::move(request), one.sink());
+    gate.wait_for_arrivals(14);
+    engine->open(make(2, true), two.sink());
+    engine->open(make(3, false), three.sink());  // takes the free lane
+    engine->open(make(4, false), four.sink());   // takes the first one's
+    gate.open();
+    three.wait();
+    four.wait();
+    EXPECT_EQ(three.reply(), third);
+    EXPECT_EQ(four.reply(), fourth);
+    EXPECT_EQ(one.wait().reason, FinishReason::kStopRule) << one.wait().message;
+    EXPECT_EQ(two.wait().reason, FinishReason::kStopRule) << two.wait().message;
+    EXPECT_EQ(one.reply(), first);
+    EXPECT_EQ(two.reply(), second);
+    EXPECT_EQ(one.wait().statistics.preemptions, 1);
+    EXPECT_EQ(two.wait().statistics.preemptions, 0);
+    EXPECT_EQ(one.wait().statistics.reply_tokens, 35);
+    EXPECT_EQ(one.scores().size(), 60u);  // once each
+    for (std::size_t i = 0; i < one.tokens().size(); ++i)
+      EXPECT_EQ(one.tokens()[i].index, static_cast<std::int32_t>(i));
+    ASSERT_EQ(rows.size(), 60u + 34u);
+    for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i], static_cast<std::int32_t>(i));
+  }
+}
+
+TEST(Engine, APreemptedStreamCanBeCancelled) {
+  Gate gate;
+  FakeModelOptions model;
+  model.on_forward = [&](const RoundPlan&) { gate.pass(); };
+  const auto engine = start(model, 1);
+  StreamProbe background, foreground;
+  StreamRequest request = request_of(counting_prompt(20), 300);
+  request.background = true;
+  gate.close_after(8);
+  const auto handle = engine->open(std::move(request), background.sink());
+  gate.wait_for_arrivals(8);
+  engine->open(request_of(counting_prompt(20, 1), 300), foreground.sink());
+  gate.release(5);
+  gate.wait_for_arrivals(13);
+  EXPECT_EQ(engine->load().waiting, 1);
+  EXPECT_EQ(engine->load().running, 1);
+  handle->cancel();
+  gate.open();
+  EXPECT_EQ(background.wait().reason, FinishReason::kCancelled);
+  EXPECT_EQ(background.wait().statistics.preemptions, 1);
+  EXPECT_EQ(foreground.wait().reason, FinishReason::kLength);
 }
 
 TEST(Engine, CancelFromTheSinkItself) {

@@ -1,7 +1,8 @@
 // A language model without arithmetic: its logits are a hash of the row's own prefix, read back through the page tables
 // and the recurrent slot exactly as a real model would. It stores tokens in its pages and a hash chain, committed late,
-// in its slots; so a wrong page table, position or replay, a page that wasn't zeroed, or a neighbour's row gives other
-// logits or is reported as a broken plan. What a real pass checks by trust, this one checks by force.
+// in its slots; a tree's rows follow their parents, and its tokens reach the pages when they are replayed. So a wrong
+// page table, position or replay, a page that wasn't zeroed, or a neighbour's row gives other logits or is reported as
+// a broken plan. What a real pass checks by trust, this one checks by force.
 #pragma once
 
 #include <algorithm>
@@ -31,6 +32,8 @@ struct FakeModelOptions {
   std::int32_t pass_rows_max = 48;
   std::int32_t window = 40;     // of the sliding group
   std::int32_t nan_token = -1;  // a row that feeds it has NaN logits
+  bool infinities = true;       // some logits are -inf
+  std::int32_t window_rows_max = limits::kWideWindowRowsMax;
   double seconds_per_pass = 0.0;
   double seconds_per_row = 0.0;
   std::function<void(const RoundPlan&)> on_forward;  // may throw, as a failing backend would
@@ -46,6 +49,7 @@ class FakeModel : public LanguageModel {
     facts_.hidden_size = 8;
     facts_.context_max = options_.context_max;
     facts_.pass_rows_max = options_.pass_rows_max;
+    facts_.window_rows_max = options_.window_rows_max;
     facts_.groups = {{CacheKind::kFull, 2, 0, 4096, 0},
                      {CacheKind::kRecurrent, 2, 0, 0, 1024},
                      {CacheKind::kSliding, 1, options_.window, 2048, 0}};
@@ -72,7 +76,7 @@ class FakeModel : public LanguageModel {
   void poison_slot(std::int32_t slot) override { at(slot).poisoned = true; }
   void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override { at(group, to) = at(group, from); }
   void copy_slot(std::int32_t from, std::int32_t to) override { at(to) = at(from); }
-  void settle(const PlanLane& lane) override { replay(at(lane.slot), lane.replay_rows); }
+  void settle(const PlanLane& lane) override { replay(lane); }
   void read_page(std::int32_t group, std::int32_t page, std::byte* out) override {
     std::memcpy(out, &at(group, page), sizeof(Page));
   }
@@ -109,11 +113,21 @@ class FakeModel : public LanguageModel {
     std::array<std::int32_t, limits::kKvPageTokens> tokens{};  // token + 1; 0: nothing written
     std::int32_t owner = 0;                                    // slot of the stream that writes it
   };
+  struct WindowRow {
+    std::int32_t token = 0;
+    std::int32_t parent = -1;  // row of the window
+  };
   struct Slot {
     std::uint64_t state = 1;
-    std::int32_t count = 0;            // tokens in `state`
-    std::vector<std::int32_t> window;  // the kept window's tokens
+    std::int32_t count = 0;         // tokens in `state`
+    std::vector<WindowRow> window;  // the kept window
+    bool window_is_tree = false;    // its tokens are in no page yet
     bool poisoned = false;
+  };
+  /// What a row has seen, itself included.
+  struct Path {
+    std::uint64_t full = 0, state = 0;
+    std::vector<std::int32_t> tokens;  // of the pass's own rows
   };
 
   static void require(bool condition, const char* what) {
@@ -137,10 +151,11 @@ class FakeModel : public LanguageModel {
       next += lane.row_count;
       require(next <= static_cast<std::int32_t>(plan.rows.size()), "spans cover the rows in order");
       require(lane.commits || lane.row_count <= window_rows_, "window width");
+      require(!is_tree(plan, lane) || (!lane.commits && lane.row_count <= limits::kTreeRowsMax), "a tree's width");
       require(lane.slot > 0 && slots.insert(lane.slot).second, "one slot a lane, never the padding slot");
       require(lane.pages.size() == facts_.groups.size(), "a page table per group");
       for (std::int32_t i = 0; i < lane.row_count; ++i) check_row(plan, lane, static_cast<std::int32_t>(l), i);
-      check_pages(lane);
+      check_pages(plan, lane);
     }
     require(next == static_cast<std::int32_t>(plan.rows.size()), "every row is in a span");
   }
@@ -148,22 +163,36 @@ class FakeModel : public LanguageModel {
   void check_row(const RoundPlan& plan, const PlanLane& lane, std::int32_t lane_index, std::int32_t i) const {
     const PlanRow& row = plan.rows[static_cast<std::size_t>(lane.first_row + i)];
     require(row.token >= 0 && row.token < options_.vocabulary_size, "token inside the vocabulary");
-    require(row.lane == lane_index && row.sequence_index == lane.position + i, "sequence index");
+    require(row.lane == lane_index, "lane index");
+    const std::int32_t parent = row.parent_row;
+    require(i == 0 ? parent == -1 : parent >= lane.first_row && parent < lane.first_row + i, "parents come first");
+    const std::int32_t before = i == 0 ? lane.position - 1 : plan.rows[static_cast<std::size_t>(parent)].sequence_index;
+    require(row.sequence_index == before + 1, "sequence index");
     require(row.sequence_index < options_.context_max, "position inside the context");
     require(row.rope_position[0] == row.sequence_index && row.rope_position[2] == row.sequence_index, "rope position");
-    require(row.parent_row == (i == 0 ? -1 : lane.first_row + i - 1), "parent row");
     require(row.embedding_row == -1 && row.adapter == -1, "no embeddings or adapters");
   }
 
-  void check_pages(const PlanLane& lane) {
+  static bool is_tree(const RoundPlan& plan, const PlanLane& lane) {
+    for (std::int32_t i = 1; i < lane.row_count; ++i) {
+      const std::int32_t row = lane.first_row + i;
+      if (plan.rows[static_cast<std::size_t>(row)].parent_row != row - 1) return true;
+    }
+    return false;
+  }
+
+  void check_pages(const RoundPlan& plan, const PlanLane& lane) {
     for (std::size_t g = 0; g < facts_.groups.size(); ++g) {
       const PageTable& table = lane.pages[g];
       if (facts_.groups[g].page_bytes == 0) {
         require(table.empty(), "no pages for a recurrent group");
         continue;
       }
-      const std::int32_t last = lane.position + lane.row_count - 1;
-      require(static_cast<std::int32_t>(table.size()) == last / kPageTokens + 1, "tables end with the last row");
+      std::int32_t last = lane.position;
+      for (std::int32_t i = 0; i < lane.row_count; ++i) {
+        last = std::max(last, plan.rows[static_cast<std::size_t>(lane.first_row + i)].sequence_index);
+      }
+      require(static_cast<std::int32_t>(table.size()) > last / kPageTokens, "tables cover the last row");
       std::set<std::int32_t> seen;
       for (const std::int32_t page : table) {
         require(page != 0, "the padding page is nobody's");
@@ -172,25 +201,34 @@ class FakeModel : public LanguageModel {
     }
   }
 
-  void replay(Slot& slot, const std::vector<std::int32_t>& rows) {
-    for (const std::int32_t row : rows) {
+  void replay(const PlanLane& lane) {
+    Slot& slot = at(lane.slot);
+    require(slot.window.empty() == lane.replay_rows.empty(), "a kept window is replayed, and nothing else");
+    if (slot.window.empty()) return;
+    require(slot.window_is_tree == lane.replay_tree, "the kept window's shape");
+    require(slot.count == lane.position - static_cast<std::int32_t>(lane.replay_rows.size()), "where it began");
+    std::int32_t before = -1;
+    for (const std::int32_t row : lane.replay_rows) {
       require(row >= 0 && row < static_cast<std::int32_t>(slot.window.size()), "replayed rows are in the kept window");
-      slot.state = chain(slot.state, slot.window[static_cast<std::size_t>(row)]);
+      const WindowRow& each = slot.window[static_cast<std::size_t>(row)];
+      require(each.parent == before, "replayed rows are a path from the pending token");
+      before = row;
+      if (slot.window_is_tree) {
+        for (const std::size_t group : {std::size_t{0}, std::size_t{2}}) write(lane, group, slot.count, each.token);
+      }
+      slot.state = chain(slot.state, each.token);
       ++slot.count;
     }
     slot.window.clear();
   }
 
-  void write(const RoundPlan& plan, const PlanLane& lane, std::size_t group) {
-    for (std::int32_t i = 0; i < lane.row_count; ++i) {
-      const std::int32_t position = lane.position + i;
-      Page& page =
-          at(static_cast<std::int32_t>(group), lane.pages[group][static_cast<std::size_t>(position / kPageTokens)]);
-      if (page.owner == 0) page.owner = lane.slot;
-      require(page.owner == lane.slot, "a page is written by one stream, and zeroed before");
-      page.tokens[static_cast<std::size_t>(position % kPageTokens)] =
-          plan.rows[static_cast<std::size_t>(lane.first_row + i)].token + 1;
-    }
+  void write(const PlanLane& lane, std::size_t group, std::int32_t position, std::int32_t token) {
+    const std::int32_t index = lane.pages[group][static_cast<std::size_t>(position / kPageTokens)];
+    require(index > 0, "written keys are held");
+    Page& page = at(static_cast<std::int32_t>(group), index);
+    if (page.owner == 0) page.owner = lane.slot;
+    require(page.owner == lane.slot, "a page is written by one stream, and zeroed before");
+    page.tokens[static_cast<std::size_t>(position % kPageTokens)] = token + 1;
   }
 
   std::int32_t read(const PlanLane& lane, std::size_t group, std::int32_t position) {
@@ -203,33 +241,53 @@ class FakeModel : public LanguageModel {
     return token;
   }
 
+  // Hash of the sliding window's tokens up to `position`: committed ones from the pages, the pass's own from the path
+  // of a tree, or from the pages too where a chain has just written them.
+  std::uint64_t sliding_hash(const PlanLane& lane, bool tree, const Path& path, std::int32_t position) {
+    std::uint64_t hash = 5;
+    for (std::int32_t key = std::max(0, position - options_.window + 1); key <= position; ++key) {
+      const bool is_own = tree && key >= lane.position;
+      hash = chain(hash, is_own ? path.tokens[static_cast<std::size_t>(key - lane.position)] + 1 : read(lane, 2, key));
+    }
+    return hash;
+  }
+
   void run_lane(const RoundPlan& plan, const PlanLane& lane, ForwardResult& result) {
     Slot& slot = at(lane.slot);
     require(!slot.poisoned, "slots are zeroed before use");
-    replay(slot, lane.replay_rows);
+    replay(lane);
     require(slot.count == lane.position, "the state stands where the rows begin");
-    for (const std::size_t group : {std::size_t{0}, std::size_t{2}}) write(plan, lane, group);
-    std::uint64_t full = 3, state = slot.state;
-    for (std::int32_t position = 0; position < lane.position; ++position) full = chain(full, read(lane, 0, position));
+    const bool tree = is_tree(plan, lane);
+    Path committed{3, slot.state, {}};
+    for (std::int32_t position = 0; position < lane.position; ++position) {
+      committed.full = chain(committed.full, read(lane, 0, position));
+    }
+    std::vector<Path> paths;
     for (std::int32_t i = 0; i < lane.row_count; ++i) {
-      const std::int32_t position = lane.position + i;
       const PlanRow& row = plan.rows[static_cast<std::size_t>(lane.first_row + i)];
-      full = chain(full, read(lane, 0, position));
-      state = chain(state, row.token);
-      std::uint64_t sliding = 5;
-      for (std::int32_t key = std::max(0, position - options_.window + 1); key <= position; ++key) {
-        sliding = chain(sliding, read(lane, 2, key));
+      const std::int32_t parent = i == 0 ? -1 : row.parent_row - lane.first_row;
+      Path path = parent < 0 ? committed : paths[static_cast<std::size_t>(parent)];
+      path.full = chain(path.full, row.token + 1);
+      path.state = chain(path.state, row.token);
+      path.tokens.push_back(row.token);
+      if (!tree) {
+        for (const std::size_t group : {std::size_t{0}, std::size_t{2}})
+          write(lane, group, row.sequence_index, row.token);
       }
-      if (!lane.commits) slot.window.push_back(row.token);
-      if ((row.flags & kRowWantsLogits) == 0) continue;
-      result.logits_rows.push_back(lane.first_row + i);
-      append_logits(chain(chain(full, static_cast<std::int64_t>(sliding)), static_cast<std::int64_t>(state)),
-                    row.token);
+      if (!lane.commits) slot.window.push_back({row.token, parent});
+      if ((row.flags & kRowWantsLogits) != 0) {
+        result.logits_rows.push_back(lane.first_row + i);
+        const std::uint64_t sliding = sliding_hash(lane, tree, path, row.sequence_index);
+        append_logits(
+            chain(chain(path.full, static_cast<std::int64_t>(sliding)), static_cast<std::int64_t>(path.state)),
+            row.token);
+      }
+      paths.push_back(std::move(path));
     }
-    if (lane.commits) {
-      slot.state = state;
-      slot.count += lane.row_count;
-    }
+    slot.window_is_tree = tree;
+    if (!lane.commits) return;
+    slot.state = paths.back().state;
+    slot.count += lane.row_count;
   }
 
   void append_logits(std::uint64_t prefix, std::int32_t token) {
@@ -238,7 +296,7 @@ class FakeModel : public LanguageModel {
       const std::uint64_t hash = chain(prefix, id);
       float logit =
           coarse ? static_cast<float>(hash >> 60) / 4.0f - 2.0f : static_cast<float>(hash >> 44) / 131072.0f - 4.0f;
-      if ((hash & 63u) == 0) logit = -std::numeric_limits<float>::infinity();
+      if (options_.infinities && (hash & 63u) == 0) logit = -std::numeric_limits<float>::infinity();
       if (token == options_.nan_token && id == 5) logit = std::numeric_limits<float>::quiet_NaN();
       logits_.push_back(logit);
     }

@@ -63,7 +63,7 @@ TEST(CostModel, ForgetsAnAccident) {
 TEST(Scheduler, DecodingLanesAlwaysGoAndPromptsFillTheTime) {
   Scheduler scheduler({512, 512, 0.25}, 0);
   const CostModel costs = measured(0.0, 0.002);  // 125 rows in 250 ms
-  const auto rows = by_lane(scheduler.schedule({prompt_lane(0, 1000), decode_lane(1), decode_lane(2)}, costs));
+  const auto rows = by_lane(scheduler.schedule({prompt_lane(0, 1000), decode_lane(1), decode_lane(2)}, costs, costs));
   EXPECT_EQ(rows.at(1), 1);
   EXPECT_EQ(rows.at(2), 1);
   EXPECT_NEAR(rows.at(0), 123, 3);
@@ -71,7 +71,8 @@ TEST(Scheduler, DecodingLanesAlwaysGoAndPromptsFillTheTime) {
 
 TEST(Scheduler, ASlowModelStillReadsPrompts) {
   Scheduler scheduler({512, 512, 0.25}, 0);
-  const auto rows = by_lane(scheduler.schedule({prompt_lane(0, 1000), decode_lane(1)}, measured(2.0, 0.5)));
+  const auto rows =
+      by_lane(scheduler.schedule({prompt_lane(0, 1000), decode_lane(1)}, measured(2.0, 0.5), CostModel()));
   EXPECT_EQ(rows.at(0), 1);
   EXPECT_EQ(rows.at(1), 1);
 }
@@ -81,7 +82,7 @@ TEST(Scheduler, ShortestFirstForegroundFirstAndNobodyStarves) {
   const CostModel costs = measured(0.0, 0.0001);
   LaneWork background = prompt_lane(0, 10);
   background.background = true;
-  const auto order = scheduler.schedule({background, prompt_lane(1, 60), prompt_lane(2, 30)}, costs);
+  const auto order = scheduler.schedule({background, prompt_lane(1, 60), prompt_lane(2, 30)}, costs, costs);
   ASSERT_EQ(order.size(), 2u);
   EXPECT_EQ(order[0].lane, 2);
   EXPECT_EQ(order[0].rows, 30);
@@ -93,7 +94,7 @@ TEST(Scheduler, ShortestFirstForegroundFirstAndNobodyStarves) {
   int waited = 0, worst = 0, served = 0;
   for (int pass = 0; pass < 200; ++pass) {
     longest.times_passed_over = waited;
-    const auto rows = by_lane(scheduler.schedule({prompt_lane(1, 64), prompt_lane(2, 64), longest}, costs));
+    const auto rows = by_lane(scheduler.schedule({prompt_lane(1, 64), prompt_lane(2, 64), longest}, costs, costs));
     if (rows.count(7) != 0) {
       waited = 0;
       ++served;
@@ -112,7 +113,7 @@ TEST(Scheduler, MoreDecodingLanesThanRowsTakeTurns) {
   std::map<std::int32_t, int> turns;
   std::uint64_t services = 0;
   for (int pass = 0; pass < 24; ++pass) {
-    for (const Grant& grant : scheduler.schedule(lanes, CostModel())) {
+    for (const Grant& grant : scheduler.schedule(lanes, CostModel(), CostModel())) {
       lanes[static_cast<std::size_t>(grant.lane)].last_served = ++services;
       ++turns[grant.lane];
     }
@@ -127,7 +128,7 @@ TEST(Scheduler, AFullHouseOfDecodingLanesLeavesPromptsSomeRows) {
     for (std::int32_t lane = 0; lane < 100; ++lane) lanes.push_back(decode_lane(lane));
     lanes.push_back(prompt_lane(100, 500));
     lanes.back().times_passed_over = 8;
-    const auto rows = by_lane(scheduler.schedule(lanes, measured(0.0, 0.001)));
+    const auto rows = by_lane(scheduler.schedule(lanes, measured(0.0, 0.001), CostModel()));
     EXPECT_EQ(rows.count(100), 1u) << pass_rows;
     int total = 0;
     for (const auto& [lane, count] : rows) total += count;
@@ -135,11 +136,30 @@ TEST(Scheduler, AFullHouseOfDecodingLanesLeavesPromptsSomeRows) {
   }
 }
 
+TEST(Scheduler, DraftsGoAsFarAsTheyPayAndLeavePromptsHalfOfThePass) {
+  LaneWork copying = decode_lane(0), plain = decode_lane(1);
+  for (int i = 0; i < 100; ++i) copying.draft_chances.push_back(0.97);
+  const CostModel costs = measured(0.001, 0.001), window_costs = measured(0.02, 0.0005);
+  Scheduler wide({512, 512, 0.25}, 0);
+  auto rows = by_lane(wide.schedule({copying, plain}, costs, window_costs));
+  EXPECT_EQ(rows.at(0), 101);
+  EXPECT_EQ(rows.at(1), 1);
+  Scheduler bounded({512, 512, 0.041}, 0);  // 40 rows
+  rows = by_lane(bounded.schedule({copying, plain}, costs, window_costs));
+  EXPECT_NEAR(rows.at(0), 39, 1);
+  rows = by_lane(bounded.schedule({copying, plain, prompt_lane(2, 1000)}, costs, window_costs));
+  EXPECT_NEAR(rows.at(0), 19, 1);
+  EXPECT_NEAR(rows.at(2), 20, 1);
+  Scheduler scored({512, 6, 0.25}, 0);  // logits of six rows beyond one a stream fit
+  EXPECT_EQ(by_lane(scored.schedule({copying, plain}, costs, window_costs)).at(0), 7);
+  EXPECT_EQ(by_lane(wide.schedule({copying, plain}, costs, measured(0.0, 0.01))).at(0), 1);  // rows as dear as passes
+}
+
 TEST(Scheduler, ScoredRowsShareABoundedBuffer) {
   Scheduler scheduler({512, 20, 10.0}, 0);
   LaneWork one = prompt_lane(0, 100), two = prompt_lane(1, 200);
   one.wants_every_row = two.wants_every_row = true;
-  const auto rows = by_lane(scheduler.schedule({one, two, prompt_lane(2, 90)}, measured(0.0, 0.0001)));
+  const auto rows = by_lane(scheduler.schedule({one, two, prompt_lane(2, 90)}, measured(0.0, 0.0001), CostModel()));
   EXPECT_EQ(rows.at(2), 90);
   EXPECT_EQ(rows.at(0), 20);
   EXPECT_EQ(rows.count(1), 0u);
@@ -154,7 +174,7 @@ TEST(Scheduler, RandomSchedulesStayWithinTheLimits) {
       lanes.back().wants_every_row = lane % 2 == 0;
     }
     int total = 0, scored = 0;
-    const auto rows = by_lane(scheduler.schedule(lanes, CostModel()));
+    const auto rows = by_lane(scheduler.schedule(lanes, CostModel(), CostModel()));
     EXPECT_FALSE(rows.empty());
     for (const auto& [lane, count] : rows) {
       const LaneWork& work = lanes[static_cast<std::size_t>(lane)];

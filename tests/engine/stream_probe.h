@@ -97,6 +97,13 @@ class Gate {
     const std::lock_guard lock(mutex_);
     close_at_ = arrived_ + passes;
   }
+  /// Lets the pass that is held go on and `passes` more begin; the last of them is held.
+  void release(int passes) {
+    const std::lock_guard lock(mutex_);
+    closed_ = false;
+    close_at_ = arrived_ + passes;
+    changed_.notify_all();
+  }
   /// In the pass.
   void pass() {
     std::unique_lock lock(mutex_);

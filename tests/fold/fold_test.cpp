@@ -22,10 +22,25 @@ TEST(Fold, FakeModelUnderRandomSchedules) {
   options.schedules = 60;
   options.seed = 20260;
   options.prompt_tokens_max = 330;
+  options.reply_tokens_max = 48;
   const fold::Report report = fold::run(fake, options);
   EXPECT_TRUE(report.passed()) << report.first_failure;
   EXPECT_GT(report.streams_cancelled, 0);
   EXPECT_GT(report.tokens_compared, 1000u);
+  EXPECT_GT(report.chains, 200u);
+  EXPECT_GT(report.trees, 200u);
+  EXPECT_GT(report.copies, 0u);
+  EXPECT_GT(report.preemptions, 0u);
+  EXPECT_GT(report.wide_windows, 0u);
+  for (std::size_t landed = 0; landed <= 15; ++landed) EXPECT_GT(report.windows_by_landed[landed], 0u) << landed;
+  std::printf(
+      "[ report   ] %llu chains and %llu trees of drafts, %llu streams with copies, %llu of %llu drafts landed\n",
+      static_cast<unsigned long long>(report.chains), static_cast<unsigned long long>(report.trees),
+      static_cast<unsigned long long>(report.copies), static_cast<unsigned long long>(report.accepted),
+      static_cast<unsigned long long>(report.drafted));
+  std::printf("[ report   ] %llu preemptions, %llu streams with wide windows\n",
+              static_cast<unsigned long long>(report.preemptions),
+              static_cast<unsigned long long>(report.wide_windows));
   std::printf("[ report   ] %d schedules, %d streams (%d cancelled), %llu rows, %llu tokens\n", report.schedules,
               report.streams, report.streams_cancelled, static_cast<unsigned long long>(report.rows_compared),
               static_cast<unsigned long long>(report.tokens_compared));

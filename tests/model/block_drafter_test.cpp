@@ -210,6 +210,27 @@ TEST_P(GoldenDrafter, ABlockLeavesNoTrace) {
   EXPECT_TRUE(test::same_bits(again.at(0).unary, first.candidates.at(4).unary));
 }
 
+TEST_P(GoldenDrafter, ADraftVocabularyLeavesTheRestOut) {
+  const auto each = drafter_case(GetParam());
+  const auto tokens = target().expected.at("input_ids").as<std::int32_t>();
+  auto options = each.options;
+  options.draft_vocabulary = {{10, 90}, {200, 256}};
+  LanedModel all(target(), test::cpu_backend(), 1, each.options), some(target(), test::cpu_backend(), 1, options);
+  const auto whole = test::read_golden_case(each.folder).expected.at("unary_4").as<float>();
+  const auto ours = run(some, tokens, 512).candidates.at(4), theirs = run(all, tokens, 512).candidates.at(4);
+  for (std::size_t i = 0; i < ours.tokens.size(); ++i) {
+    const auto id = ours.tokens[i];
+    EXPECT_TRUE((id >= 10 && id < 90) || id >= 200) << id;
+    const auto depth = i / static_cast<std::size_t>(ours.candidate_count);
+    EXPECT_NEAR(ours.unary[i], whole[depth * 256 + static_cast<std::size_t>(id)], 0.5f);
+    const auto begin = theirs.tokens.begin() + static_cast<std::ptrdiff_t>(depth) * theirs.candidate_count;
+    const auto found = std::find(begin, begin + theirs.candidate_count, id);
+    if (found != begin + theirs.candidate_count) {
+      EXPECT_EQ(ours.unary[i], theirs.unary[static_cast<std::size_t>(found - theirs.tokens.begin())]);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Drafters, GoldenDrafter, testing::Values("dflash2", "dflash"),
                          [](const auto& info) { return info.param; });
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "head_test_support.h"
+#include "model/draft_output.h"
 
 namespace tensorfold {
 namespace {
@@ -184,6 +185,28 @@ TEST_P(GoldenMtp, CommittedRowsDontChange) {
     logits.emplace_back(result.logits, result.logits + tokens.size() * 256);
   }
   EXPECT_TRUE(test::same_bits(logits[0], logits[1]));
+}
+
+TEST_P(GoldenMtp, ADraftVocabularyLeavesTheRestOut) {
+  const auto golden = test::read_golden_case(test::golden_directory(GetParam()));
+  const auto tokens = golden.expected.at("input_ids").as<std::int32_t>();
+  LoadOptions some;
+  some.draft_vocabulary = {{3, 100}, {250, 256}};
+  std::vector<std::vector<float>> logits;
+  for (const LoadOptions& options : {LoadOptions{}, some}) {
+    LanedModel laned(golden, test::cpu_backend(), 1, options);
+    RoundPlan plan;
+    laned.add(plan, 0, tokens, 0, kFlags);
+    ForwardResult result;
+    laned.model->forward(plan, result);
+    DraftLogits drafts;
+    laned.model->mtp_head()->absorb({laned.absorb_lane(0, 0, 0, tokens, true)}, drafts);
+    logits.emplace_back(drafts.logits, drafts.logits + 256);
+  }
+  for (std::size_t id = 0; id < 256; ++id) {
+    const bool drafted = (id >= 3 && id < 100) || id >= 250;
+    EXPECT_EQ(logits[1][id], drafted ? logits[0][id] : kNeverDrafted) << id;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenMtp, testing::ValuesIn(cases_with_head()),

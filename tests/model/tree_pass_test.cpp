@@ -107,6 +107,19 @@ class Lanes {
     at(to).position = position(from);
   }
 
+  /// The lane with what is pending in its slot, inside the pools.
+  void copy(int from, int to) {
+    const auto& groups = model_->facts().groups;
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      if (groups[group].kind == CacheKind::kRecurrent) continue;
+      for (int page = 0; page < kPages; ++page) {
+        model_->copy_page(static_cast<std::int32_t>(group), 1 + from * kPages + page, 1 + to * kPages + page);
+      }
+    }
+    model_->copy_slot(from + 1, to + 1);
+    at(to) = at(from);
+  }
+
  private:
   static constexpr int kPages = (kLength + limits::kKvPageTokens - 1) / limits::kKvPageTokens;
   struct Lane {
@@ -171,8 +184,7 @@ struct BackendCase {
 
 std::vector<BackendCase> backends() {
   std::vector<BackendCase> result;
-  for (const auto path :
-       {ops::cpu::CpuPath::kAvx2, ops::cpu::CpuPath::kAvx512, ops::cpu::CpuPath::kAmx, ops::cpu::CpuPath::kNeon}) {
+  for (const auto path : ops::cpu::kCpuPaths) {
     if (!ops::cpu::cpu_path_available(path)) continue;
     const std::string name = ops::cpu::cpu_path_name(path);
     result.push_back({name, [name] { return ops::make_cpu_backend({.threads = 2, .path = name}); }});
@@ -289,6 +301,28 @@ TEST_P(Windows, WideChainsAndSnapshots) {
     for (const auto& logits : trees) {
       ASSERT_EQ(logits.size(), parents.size() * vocabulary);
       ASSERT_TRUE(same_row(logits, 5, after, 112, tested.vocabulary())) << backend.name;
+    }
+  }
+}
+
+TEST_P(Windows, APendingTreeIsCopiedWithItsSlot) {
+  const BackendCase backend = backends().front();
+  Lanes tested = lanes(backend), plain = lanes(backend);
+  std::mt19937 random(8);
+  auto tokens = random_tokens(random, tested.vocabulary(), 60);
+  tested.pass({{0, tokens, {}, true}});
+  const auto drafts = random_tokens(random, tested.vocabulary(), 7);
+  tested.pass({{0, drafts, {-1, 0, 0, 1, 2, 2, 5}, false}});
+  tested.accept(0, {0, 2, 5});
+  tested.copy(0, 1);
+  const auto next = random_tokens(random, tested.vocabulary(), 3);
+  const auto logits = tested.pass({{1, next, {}, false}, {0, next, {}, false}});
+  for (const std::size_t row : {0u, 2u, 5u}) tokens.push_back(drafts[row]);
+  tokens.insert(tokens.end(), next.begin(), next.end());
+  const auto expected = serial(plain, tokens, 60);
+  for (const auto& lane : logits) {
+    for (std::size_t row = 0; row < 3; ++row) {
+      ASSERT_TRUE(same_row(lane, row, expected, 63 + row, tested.vocabulary())) << row;
     }
   }
 }

@@ -12,7 +12,7 @@ using cpu::Transcendental;
 
 std::vector<const cpu::OpsKernels*> tables() {
   std::vector<const cpu::OpsKernels*> result;
-  for (const cpu::CpuPath path : {cpu::CpuPath::kAvx2, cpu::CpuPath::kAvx512, cpu::CpuPath::kNeon}) {
+  for (const cpu::CpuPath path : cpu::kCpuPaths) {
     if (cpu::cpu_path_available(path)) result.push_back(&cpu::ops_kernels(path));
   }
   return result;

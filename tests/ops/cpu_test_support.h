@@ -20,8 +20,7 @@ namespace tensorfold::ops {
 
 inline std::vector<std::string> available_paths() {
   std::vector<std::string> paths;
-  for (const cpu::CpuPath path :
-       {cpu::CpuPath::kAvx2, cpu::CpuPath::kAvx512, cpu::CpuPath::kAmx, cpu::CpuPath::kNeon}) {
+  for (const cpu::CpuPath path : cpu::kCpuPaths) {
     if (cpu::cpu_path_available(path)) paths.push_back(cpu::cpu_path_name(path));
   }
   return paths;

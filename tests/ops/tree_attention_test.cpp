@@ -1,6 +1,6 @@
-// Attention over trees of drafts, on every CPU path and on both forms of the reference: every row has the bits of its path
-// run as a chain and row by row, wherever the window lies; what was accepted is replayed into the pages; and nothing stale,
-// rejected or of another branch reaches a row.
+// Attention over trees of drafts, on every CPU path and on both forms of the reference: every row has the bits of its
+// path run as a chain and row by row, wherever the window lies; what was accepted is replayed into the pages; and
+// nothing stale, rejected or of another branch reaches a row.
 #include <functional>
 
 #include "attention_harness.h"
@@ -16,6 +16,7 @@ using Step = AttentionStep;
 struct NamedBackend {
   std::string name;
   std::function<std::unique_ptr<Backend>(int threads)> make;
+  bool is_reference = false;
 };
 
 std::vector<NamedBackend> backends() {
@@ -23,9 +24,9 @@ std::vector<NamedBackend> backends() {
   for (const std::string& path : available_paths()) {
     result.push_back({path, [path](int threads) { return cpu_backend(threads, path); }});
   }
-  result.push_back({"reference", [](int threads) { return make_reference_backend(Rounding::kNone, threads); }});
+  result.push_back({"reference", [](int threads) { return make_reference_backend(Rounding::kNone, threads); }, true});
   result.push_back(
-      {"reference, rounded", [](int threads) { return make_reference_backend(Rounding::kBackend, threads); }});
+      {"reference, rounded", [](int threads) { return make_reference_backend(Rounding::kBackend, threads); }, true});
   return result;
 }
 
@@ -37,8 +38,8 @@ const Shape kShapes[] = {
     {.heads = 16, .kv_heads = 1, .head_dim = 128, .rotary_dims = 64, .norms = true, .gated = true},
 };
 
-/// Compares every row of the tree that `tree` last ran on `lane` with its path on `plain`, whose lane stands at the same
-/// position: leaf by leaf, as one chain or row by row.
+/// Compares every row of the tree that `tree` last ran on `lane` with its path on `plain`, whose lane stands at the
+/// same position: leaf by leaf, as one chain or row by row.
 void expect_paths(const Harness& tree, Harness& plain, const Step& step, const std::string& what) {
   const int position = plain.position(step.lane);
   const auto inputs = plain.inputs(step.lane);
@@ -68,7 +69,8 @@ TEST(TreeAttention, EveryRowIsItsPathAtEveryBoundary) {
   unsigned seed = 0;
   for (const NamedBackend& backend : backends()) {
     for (const Shape& shape : kShapes) {
-      for (const int position : {0, 1, 9, 36, 48, 57, 62, 63, 64, 65, 113, 120, 127, 128, 129}) {
+      for (const int position : {0, 1, 9, 36, 48, 57, 63, 64, 65, 113, 120, 127, 128}) {
+        if (backend.is_reference && position % 3 != 0) continue;  // slow, and it has no tiles of its own to get wrong
         const auto rows = static_cast<std::int32_t>(1 + random() % 16);
         const Step step{0, rows, random_tree(random, rows), ++seed};
         Harness tree(backend.make(1 + static_cast<int>(seed % 3)), shape, 1, position + 40);
@@ -88,7 +90,8 @@ TEST(TreeAttention, LongContextsAcrossLongerSegments) {
   for (const NamedBackend& backend : backends()) {
     for (const std::int32_t window : {0, 1000}) {
       const Shape shape{.heads = 4, .kv_heads = 2, .head_dim = 16, .window = window, .rotary_dims = 8};
-      for (const int position : {2033, 2040, 2046, 2047, 2048, 8190}) {
+      for (const int position : {2040, 2047, 2048, 8190}) {
+        if (backend.is_reference && position != 2040) continue;
         const Step step{0, 16, random_tree(random, 16), ++seed};
         Harness tree(backend.make(2), shape, 1, position + 40);
         Harness plain(backend.make(1), shape, 1, position + 40);
@@ -169,7 +172,7 @@ TEST(TreeAttention, AcceptedPathsAreReplayedIntoThePages) {
     unsigned seed = 0;
     for (const Shape& shape : kShapes) {
       ++seed;
-      Rounds rounds(backend, shape, 1 + static_cast<int>(seed % 3), 3, 230, seed);
+      Rounds rounds(backend, shape, 1 + static_cast<int>(seed % 3), 3, backend.is_reference ? 90 : 160, seed);
       while (rounds.run()) {
         if (HasFatalFailure()) return;
       }
@@ -244,7 +247,7 @@ TEST(TreeAttention, ReplayPassesReleasedPagesBy) {
 TEST(TreeAttention, WideChainsAreSingles) {
   for (const NamedBackend& backend : backends()) {
     const Shape& shape = kShapes[1];
-    for (const int rows : {17, 33, 64, 100, 128}) {
+    for (const int rows : {17, 64, 128}) {
       Harness wide(backend.make(2), shape, 1, 250);
       Harness single(backend.make(1), shape, 1, 250);
       for (Harness* harness : {&wide, &single}) harness->fill(0, 90);

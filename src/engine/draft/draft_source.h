@@ -49,6 +49,7 @@ struct DraftSourceFacts {
   bool needs_hidden_rows = false;  // absorbed rows are flagged kRowWantsHidden
   bool needs_tapped_rows = false;  // ... kRowIsTapped
   bool runs_model = false;         // proposing takes the backend's time: asked only when no cheap source is as good
+  bool one_pass = false;           // ... the same time however deep: a block drafter
   std::int32_t depth_max = 0;      // most levels worth asking for
   std::int32_t nodes_max = 0;      // most nodes of a proposal
   double chance_prior = 0.5;       // that a draft lands, before anything was observed
@@ -85,7 +86,7 @@ struct DraftRequest {
   std::int32_t depth_max =
       0;  // >= 1: levels that can be used; page tables cover the pending token and as many after it
   std::int32_t nodes_max = 0;  // >= depth_max: nodes that can be used
-  bool trees = false;          // false: a chain, please
+  bool trees = false;          // false: a chain, please; a tree has at most limits::kTreeRowsMax - 1 nodes
   DraftProposal proposal;      // filled in by the source; left empty when it has nothing to say
   std::string failure;         // set by the source
 };
@@ -102,8 +103,8 @@ class DraftSource {
   /// Called only for streams whose `wants_proposal` was set in the absorb() just before; nothing but absorb() and
   /// propose() touches the model's drafters in between.
   virtual void propose(std::vector<DraftRequest>& batch) = 0;
-  /// The window held the first `fed_count` nodes of the last proposal; `landed` are those on the accepted path, in
-  /// order. Not called when the window was cut by the stream's end.
+  /// The window held the first `fed_count` (> 0) nodes of the last proposal; `landed` are those on the accepted path,
+  /// in order. `proposal` lacks what the stream's rule excluded. Not called for the window in which the stream ended.
   virtual void observe(const DraftStream& stream, const DraftProposal& proposal, std::int32_t fed_count,
                        const std::vector<std::int32_t>& landed) {
     (void)stream, (void)proposal, (void)fed_count, (void)landed;

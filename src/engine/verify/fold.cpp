@@ -10,8 +10,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/draft/copy_source.h"
 #include "engine/engine.h"
 #include "engine/host_sampler.h"
+#include "engine/logit_adjust.h"
+#include "engine/verify/oracle_source.h"
 #include "engine/verify/serial_run.h"
 
 namespace tensorfold::fold {
@@ -39,17 +42,25 @@ struct RecordedRow {
   RowBits bits;
 };
 
-/// One stream of a schedule: what was asked and what came. Filled on the engine thread, read after it finished.
+/// One stream of a schedule: what was asked, what the plain run says and what came. The last is filled on the engine
+/// thread and read after it finished.
 struct Record {
   std::vector<std::int32_t> prompt;
   std::int32_t reply_tokens_max = 0;
   SamplingRule sampling;
+  LogitRule logit_rule;
+  bool drafts = true;
   std::int32_t cancel_after_events = -1;
+
+  std::vector<std::int32_t> expected_reply;
+  std::vector<RowBits> expected_rows;  // by sequence index
+
   std::vector<std::int32_t> reply;
   std::vector<RecordedRow> rows;
   std::int32_t events = 0;
   FinishReason reason = FinishReason::kError;
   std::string message;
+  StreamStatistics statistics;
 
   std::mutex mutex;  // guards the handle: it exists only once open() has returned
   std::unique_ptr<StreamHandle> handle;
@@ -66,8 +77,10 @@ class Schedule {
   }
 
   void run() {
+    draw_streams();
+    run_serially();
     run_engine();
-    compare();
+    for (std::size_t index = 0; index < records_.size(); ++index) compare(index);
     ++report_.schedules;
   }
 
@@ -76,11 +89,13 @@ class Schedule {
     return low + static_cast<std::int32_t>(random_() % static_cast<std::uint64_t>(high - low + 1));
   }
 
+  void draw_streams();
+  void draw_stream(Record& record, const std::vector<std::int32_t>& shared);
+  void run_serially();
+  void run_serially(SerialRun& serial, HostSampler& sampler, Record& record);
   void run_engine();
-  void draw_streams(const EngineFacts& facts);
-  void open(Engine& engine, Record& record);
-  void compare();
-  void compare_stream(SerialRun& serial, HostSampler& sampler, std::size_t index);
+  void open(Engine& engine, Record& record, double background_share);
+  void compare(std::size_t index);
   template <typename... Args>
   void failure(std::size_t stream, fmt::format_string<Args...> format, Args&&... args);
 
@@ -89,10 +104,16 @@ class Schedule {
   std::int32_t number_;
   Report& report_;
   std::mt19937_64 random_;
+  std::unique_ptr<LanguageModel> model_;  // until the engine takes it
+  ModelFacts facts_;
+  std::int32_t context_ = 0;
   std::vector<std::unique_ptr<Record>> records_;
+  std::shared_ptr<KnownReplies> known_ = std::make_shared<KnownReplies>();
   std::mutex mutex_;
   std::condition_variable finished_;
   std::size_t finished_count_ = 0;
+  int event_count_ = 0, events_before_rest_ = 0;
+  bool rest_is_open_ = false;
 };
 
 template <typename... Args>
@@ -102,40 +123,84 @@ void Schedule::failure(std::size_t stream, fmt::format_string<Args...> format, A
                                       fmt::format(format, std::forward<Args>(args)...));
 }
 
-void Schedule::draw_streams(const EngineFacts& facts) {
-  const std::int32_t count = draw(1, options_.streams_max);
-  std::vector<std::int32_t> shared;  // some prompts begin alike
-  for (std::int32_t i = 0; i < options_.prompt_tokens_max; ++i) {
-    shared.push_back(draw(0, facts.model.vocabulary_size - 1));
-  }
+void Schedule::draw_streams() {
+  model_ = make_model_(number_);
+  facts_ = model_->facts();
+  context_ = std::min(facts_.context_max, options_.prompt_tokens_max + options_.reply_tokens_max + 1);
+  const std::int32_t count = draw(0, 5) == 0 ? 1 : draw(1, options_.streams_max);  // a lone stream's windows are wide
+  std::vector<std::int32_t> shared;                                                // some prompts begin alike
+  for (std::int32_t i = 0; i < options_.prompt_tokens_max; ++i) shared.push_back(draw(0, facts_.vocabulary_size - 1));
   for (std::int32_t i = 0; i < count; ++i) {
-    auto record = std::make_unique<Record>();
-    const std::int32_t length = std::min(draw(1, draw(0, 2) == 0 ? 4 : options_.prompt_tokens_max), facts.context - 1);
-    const std::int32_t alike = draw(0, 1) == 0 ? 0 : draw(0, length);
-    record->prompt.assign(shared.begin(), shared.begin() + alike);
-    while (static_cast<std::int32_t>(record->prompt.size()) < length) {
-      record->prompt.push_back(draw(0, facts.model.vocabulary_size - 1));
-    }
-    record->reply_tokens_max = std::min(draw(0, options_.reply_tokens_max), facts.context - length);
-    record->sampling.temperature = draw(0, 2) == 0 ? 0.0 : 0.5 + 0.1 * draw(0, 10);
-    record->sampling.top_k = draw(0, 1) == 0 ? 0 : draw(1, 40);
-    record->sampling.top_p = draw(0, 1) == 0 ? 1.0 : 0.05 * draw(1, 19);
-    record->sampling.min_p = draw(0, 3) == 0 ? 0.05 : 0.0;
-    record->sampling.seed = random_();
-    if (draw(0, 999) < static_cast<std::int32_t>(options_.cancelled_share * 1000)) {
-      record->cancel_after_events = draw(0, options_.reply_tokens_max);
-    }
-    records_.push_back(std::move(record));
+    records_.push_back(std::make_unique<Record>());
+    draw_stream(*records_.back(), shared);
   }
 }
 
-void Schedule::open(Engine& engine, Record& record) {
+void Schedule::draw_stream(Record& record, const std::vector<std::int32_t>& shared) {
+  const std::int32_t length = std::min(draw(1, draw(0, 2) == 0 ? 4 : options_.prompt_tokens_max), context_ - 1);
+  const std::int32_t alike = draw(0, 1) == 0 ? 0 : draw(0, length);
+  record.prompt.assign(shared.begin(), shared.begin() + alike);
+  const std::int32_t period = draw(0, 3) == 0 ? draw(1, 12) : length;  // some repeat themselves: there is what to copy
+  while (static_cast<std::int32_t>(record.prompt.size()) < length) {
+    const auto size = static_cast<std::int32_t>(record.prompt.size());
+    record.prompt.push_back(size - period >= alike ? record.prompt[static_cast<std::size_t>(size - period)]
+                                                   : draw(0, facts_.vocabulary_size - 1));
+  }
+  record.reply_tokens_max = std::min(draw(0, options_.reply_tokens_max), context_ - length);
+  record.sampling.temperature = draw(0, 2) == 0 ? 0.0 : 0.5 + 0.1 * draw(0, 10);
+  record.sampling.top_k = draw(0, 1) == 0 ? 0 : draw(1, 40);
+  record.sampling.top_p = draw(0, 1) == 0 ? 1.0 : 0.05 * draw(1, 19);
+  record.sampling.min_p = draw(0, 3) == 0 ? 0.05 : 0.0;
+  record.sampling.seed = random_();
+  if (draw(0, 2) == 0) {
+    record.logit_rule.repetition_penalty = 0.8 + 0.1 * draw(0, 5);
+    record.logit_rule.frequency_penalty = 0.1 * draw(-3, 3);
+    record.logit_rule.presence_penalty = 0.1 * draw(-3, 3);
+    // A strong bias makes a reply that repeats one token, so that copies land.
+    record.logit_rule.bias.push_back({draw(0, facts_.vocabulary_size - 1), draw(0, 2) == 0 ? 50.0 : 0.5 * draw(-4, 4)});
+  }
+  record.drafts = draw(0, 4) != 0;
+  if (draw(0, 999) < static_cast<std::int32_t>(options_.cancelled_share * 1000)) {
+    record.cancel_after_events = draw(0, options_.reply_tokens_max);
+  }
+}
+
+void Schedule::run_serially() {
+  SerialRun serial(options_.make_reference ? options_.make_reference(number_) : make_model_(number_), context_);
+  HostSampler sampler(facts_.vocabulary_size);
+  for (const std::unique_ptr<Record>& record : records_) run_serially(serial, sampler, *record);
+}
+
+// Every token but the last is fed.
+void Schedule::run_serially(SerialRun& serial, HostSampler& sampler, Record& record) {
+  std::vector<std::int32_t> tokens = record.prompt;
+  LogitAdjust adjust(record.logit_rule, record.prompt);
+  std::vector<AdjustedLogit> adjusted;
+  const std::size_t end = record.prompt.size() + static_cast<std::size_t>(record.reply_tokens_max);
+  serial.begin();
+  for (std::size_t i = 0; i < std::max(record.prompt.size(), end - 1); ++i) {
+    const float* logits = serial.feed(tokens[i]);
+    record.expected_rows.push_back(row_bits(logits, facts_.vocabulary_size));
+    if (i + 1 < record.prompt.size() || i + 1 >= end) continue;
+    adjust.collect(logits, {}, adjusted);
+    const Draw drawn = sampler.draw(logits, nullptr, record.sampling, static_cast<std::int64_t>(i) + 1, adjusted);
+    if (drawn.status != DrawStatus::kDrawn) fail(ErrorCode::kInternal, "the plain run drew no token after row {}", i);
+    tokens.push_back(drawn.token);
+    adjust.commit(drawn.token);
+  }
+  record.expected_reply.assign(tokens.begin() + static_cast<std::ptrdiff_t>(record.prompt.size()), tokens.end());
+  known_->add(std::move(tokens));
+}
+
+void Schedule::open(Engine& engine, Record& record, double background_share) {
   StreamRequest request;
   request.id = fmt::format("fold-{}", number_);
   request.prompt.tokens = record.prompt;
   request.reply_tokens_max = record.reply_tokens_max;
   request.sampling = record.sampling;
-  request.background = draw(0, 4) == 0;
+  request.logit_rule = record.logit_rule;
+  request.drafts = record.drafts;
+  request.background = draw(0, 999) < static_cast<std::int32_t>(background_share * 1000);
   request.on_logits = [&record](std::int32_t sequence_index, const float* logits, std::int32_t count) {
     record.rows.push_back({sequence_index, row_bits(logits, count)});
   };
@@ -144,10 +209,18 @@ void Schedule::open(Engine& engine, Record& record) {
     if (const auto* finish = std::get_if<FinishEvent>(&event)) {
       record.reason = finish->reason;
       record.message = finish->message;
+      record.statistics = finish->statistics;
       const std::lock_guard lock(mutex_);
       ++finished_count_;
       finished_.notify_all();
       return;
+    }
+    {
+      // The engine stands still until the late streams are there, however fast the model is.
+      std::unique_lock lock(mutex_);
+      const bool is_time = ++event_count_ == events_before_rest_;
+      finished_.notify_all();
+      if (is_time) finished_.wait(lock, [this] { return rest_is_open_; });
     }
     if (record.events++ != record.cancel_after_events) return;
     const std::lock_guard lock(record.mutex);
@@ -165,58 +238,84 @@ void Schedule::run_engine() {
   options.lanes = draw(1, options_.lanes_max);
   options.poison_freed = options_.poison_freed;
   options.schedule_seed = draw(0, 4) == 0 ? 0 : random_() | 1u;  // now and then the scheduler that serves
-  std::unique_ptr<LanguageModel> model = make_model_(number_);
-  options.context = std::min(model->facts().context_max, options_.prompt_tokens_max + options_.reply_tokens_max + 1);
+  options.context = context_;
   options.cache_memory_bytes = 1ull << 34;  // the promise is for all lanes at once; a schedule is smaller than this
-  options.pass_rows_max = draw(0, 1) == 0 ? 0 : draw(1, model->facts().pass_rows_max);
-  const std::unique_ptr<Engine> engine = Engine::start(std::move(model), options);
-  draw_streams(engine->facts());
-  for (const std::unique_ptr<Record>& record : records_) open(*engine, *record);
-  std::unique_lock lock(mutex_);
-  finished_.wait(lock, [this] { return finished_count_ == records_.size(); });
+  options.pass_rows_max = draw(0, 1) == 0 ? 0 : draw(1, facts_.pass_rows_max);
+  OracleOptions oracle_options;
+  oracle_options.vocabulary_size = facts_.vocabulary_size;
+  oracle_options.wrong_share = 0.1 * draw(0, 4);
+  oracle_options.tree_share = options_.trees ? 0.25 * draw(0, 4) : 0.0;
+  oracle_options.seed = random_();
+  oracle_options.known = known_;
+  if (draw(0, 2) == 0) oracle_options.facts.depth_max = limits::kWideWindowRowsMax - 1;
+  const auto oracle = std::make_shared<OracleSource>(oracle_options);
+  options.drafts = options_.drafts && draw(0, 5) != 0;
+  options.draft_sources.push_back(oracle);
+  if (draw(0, 1) == 0) options.draft_sources.push_back(std::make_shared<CopySource>());
+  std::unique_ptr<Engine> engine = Engine::start(std::move(model_), options);
+  // Some come while others run, and take the lanes of those in the background.
+  const std::size_t early = draw(0, 1) == 0 ? records_.size() : records_.size() / 2;
+  events_before_rest_ = draw(1, 60);
+  rest_is_open_ = early == records_.size();
+  for (std::size_t i = 0; i < records_.size(); ++i) {
+    if (i == early) {
+      std::unique_lock lock(mutex_);
+      finished_.wait(lock, [&] { return event_count_ >= events_before_rest_ || finished_count_ == early; });
+    }
+    open(*engine, *records_[i], i < early ? 0.5 : 0.1);
+  }
+  {
+    std::unique_lock lock(mutex_);
+    rest_is_open_ = true;
+    finished_.notify_all();
+    finished_.wait(lock, [this] { return finished_count_ == records_.size(); });
+  }
+  engine.reset();  // its thread is done with the oracle
+  report_.chains += static_cast<std::uint64_t>(oracle->chains);
+  report_.trees += static_cast<std::uint64_t>(oracle->trees);
+  for (std::size_t i = 0; i < report_.windows_by_landed.size(); ++i) {
+    report_.windows_by_landed[i] += static_cast<std::uint64_t>(oracle->landed_windows[i]);
+  }
+  if (oracle->contract_breaches > 0) failure(0, "the engine broke its contract with draft sources");
+  if (oracle->opened != oracle->closed)
+    failure(0, "{} drafters opened, {} closed", oracle->opened.load(), oracle->closed.load());
 }
 
-void Schedule::compare() {
-  SerialRun serial(options_.make_reference ? options_.make_reference(number_) : make_model_(number_),
-                   options_.prompt_tokens_max + options_.reply_tokens_max + 1);
-  HostSampler sampler(serial.facts().vocabulary_size);
-  for (std::size_t index = 0; index < records_.size(); ++index) compare_stream(serial, sampler, index);
-}
-
-void Schedule::compare_stream(SerialRun& serial, HostSampler& sampler, std::size_t index) {
+void Schedule::compare(std::size_t index) {
   const Record& record = *records_[index];
   ++report_.streams;
   const bool cancelled = record.reason == FinishReason::kCancelled;
   report_.streams_cancelled += cancelled ? 1 : 0;
+  report_.preemptions += static_cast<std::uint64_t>(record.statistics.preemptions);
+  report_.drafted += static_cast<std::uint64_t>(record.statistics.drafted);
+  report_.accepted += static_cast<std::uint64_t>(record.statistics.accepted);
+  report_.copies += record.statistics.by_source[static_cast<std::size_t>(DraftKind::kCopy)].drafted > 0 ? 1 : 0;
+  report_.wide_windows += record.statistics.rows_max > limits::kWindowRowsMax ? 1 : 0;
   if (record.reason != FinishReason::kLength && !(cancelled && record.cancel_after_events >= 0)) {
     return failure(index, "ended with reason {} ({})", static_cast<int>(record.reason), record.message);
   }
+  if (!record.drafts && record.statistics.drafted > 0) return failure(index, "drafted although it must not");
   const std::size_t prompt = record.prompt.size();
-  std::vector<std::int32_t> tokens = record.prompt;
-  tokens.insert(tokens.end(), record.reply.begin(), record.reply.end());
-  if (!cancelled && record.reply.size() != static_cast<std::size_t>(record.reply_tokens_max)) {
+  if (!cancelled && record.reply.size() != record.expected_reply.size()) {
     return failure(index, "gave {} of {} reply tokens", record.reply.size(), record.reply_tokens_max);
   }
-  // Every token but the last was fed; each fed row was reported once, in order.
-  const std::size_t expected_rows = record.reply.empty() ? prompt : tokens.size() - 1;
-  if (!cancelled && record.rows.size() != expected_rows) {
-    return failure(index, "reported {} rows, expected {}", record.rows.size(), expected_rows);
+  // Each fed row was reported once, in order.
+  if (!cancelled && record.rows.size() != record.expected_rows.size()) {
+    return failure(index, "reported {} rows, expected {}", record.rows.size(), record.expected_rows.size());
   }
-  serial.begin();
   for (std::size_t i = 0; i < record.rows.size(); ++i) {
-    if (record.rows[i].sequence_index != static_cast<std::int32_t>(i) || i >= tokens.size()) {
+    if (record.rows[i].sequence_index != static_cast<std::int32_t>(i) || i >= record.expected_rows.size()) {
       return failure(index, "row {} was reported as index {}", i, record.rows[i].sequence_index);
     }
-    const float* logits = serial.feed(tokens[i]);
     ++report_.rows_compared;
-    if (row_bits(logits, serial.facts().vocabulary_size) != record.rows[i].bits) {
+    if (record.rows[i].bits != record.expected_rows[i]) {
       return failure(index, "logits of row {} differ from the one-row-at-a-time run's ({} prompt tokens)", i, prompt);
     }
-    if (i + 1 < prompt || i + 1 >= tokens.size()) continue;
-    const Draw drawn = sampler.draw(logits, nullptr, record.sampling, static_cast<std::int64_t>(i) + 1);
+  }
+  for (std::size_t i = 0; i < record.reply.size(); ++i) {
     ++report_.tokens_compared;
-    if (drawn.token != tokens[i + 1]) {
-      return failure(index, "token {} is {}, the serial draw is {}", i + 1, tokens[i + 1], drawn.token);
+    if (i >= record.expected_reply.size() || record.reply[i] != record.expected_reply[i]) {
+      return failure(index, "reply token {} is {}, not the plain run's", i, record.reply[i]);
     }
   }
 }

@@ -1,15 +1,18 @@
 // The fold test (one-arithmetic.md, "How it is tested"): runs streams through the engine under schedules drawn at
-// random (prompt cuts, 1 to 17 lanes, neighbours that come, go and are cancelled) and compares the logits of every
-// committed row, bit for bit, with those of a plain run that feeds the same tokens one row per pass, without an engine.
-// It knows models through LanguageModel only, so every family, format and backend is held to it, and `tensorfold
-// verify` can run it too.
+// random (prompt cuts, 1 to 17 lanes, neighbours that come, go and are cancelled, drafts right and wrong at every depth
+// as chains and trees, copies, penalties, preemption) and compares every token and the logits of every committed row,
+// bit for bit, with a plain run that draws the same replies one row per pass, without an engine. It knows models
+// through LanguageModel only, so every family, format and backend is held to it, and `tensorfold verify` can run it
+// too.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "base/limits.h"
 #include "model/language_model.h"
 
 namespace tensorfold::fold {
@@ -27,6 +30,8 @@ struct Options {
   std::int32_t reply_tokens_max = 24;
   double cancelled_share = 0.2;  // of the streams
   bool poison_freed = true;      // NaN in freed pages and slots
+  bool drafts = true;            // in most schedules, for most of their streams
+  bool trees = true;             // among the drafts
   MakeModel make_reference;      // the plain run's model where it shall differ (another path, other threads)
 };
 
@@ -36,6 +41,11 @@ struct Report {
   std::int32_t streams_cancelled = 0;
   std::uint64_t rows_compared = 0;
   std::uint64_t tokens_compared = 0;
+  std::uint64_t chains = 0, trees = 0, copies = 0;                            // windows of drafts that were fed
+  std::uint64_t drafted = 0, accepted = 0;                                    // their rows
+  std::array<std::uint64_t, limits::kWideWindowRowsMax> windows_by_landed{};  // of chains and trees: drafts that landed
+  std::uint64_t preemptions = 0;
+  std::uint64_t wide_windows = 0;  // of more than kWindowRowsMax rows
   std::uint64_t failures = 0;
   std::string first_failure;  // what differed first, with seed and schedule
 

@@ -168,7 +168,7 @@ class AttentionPass {
   };
 
   std::int64_t thread_floats() const {
-    return round_up_16(query_rows_ * layout_.head_dim) + query_rows_ * (kTileKeys + kTilePairs + 2 * record_) +
+    return query_rows_ * layout_.width + query_rows_ * (kTileKeys + kTilePairs + 2 * record_) +
            3 * round_up_16(query_rows_) + (trees_.empty() ? 0 : round_up_16(layout_.head_elements / 2));
   }
 
@@ -179,7 +179,7 @@ class AttentionPass {
       at += round_up_16(count);
       return taken;
     };
-    w.q = take(query_rows_ * layout_.head_dim);
+    w.q = take(query_rows_ * layout_.width);
     w.scores = take(query_rows_ * kTileKeys);
     w.masks = reinterpret_cast<std::uint32_t*>(take(query_rows_ * kTilePairs));
     w.open = take(query_rows_ * record_);
@@ -198,8 +198,8 @@ class AttentionPass {
     const std::uint16_t* q = bf16_of(p_.q);
     for (std::int32_t r = 0; r < block.row_count; ++r) {
       const std::int64_t row = block.lane->first_row + block.row(r);
-      kernels_.widen(q + (row * p_.heads + block.kv_head * group_) * layout_.head_dim, group_ * layout_.head_dim,
-                     w.q + r * group_ * layout_.head_dim);
+      kernels_.pack_queries(q + (row * p_.heads + block.kv_head * group_) * layout_.head_dim, group_, layout_.head_dim,
+                            w.q + r * group_ * layout_.width);
     }
     std::fill_n(w.started, query_rows, 0);
     const auto segments = static_cast<std::int64_t>(block.segments.size()) - 1;
@@ -309,7 +309,7 @@ class AttentionPass {
     t.keys = reinterpret_cast<const std::uint32_t*>(head);
     t.values = reinterpret_cast<const std::uint32_t*>(head + kTileKeys * layout_.head_dim);
     t.head_dim = layout_.head_dim;
-    t.q = w.q + rows.begin * group_ * layout_.head_dim;
+    t.q = w.q + rows.begin * group_ * layout_.width;
     t.rows = (rows.end - rows.begin) * group_;
     t.first = w.first;
     t.last = w.last;

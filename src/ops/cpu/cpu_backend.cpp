@@ -46,14 +46,13 @@ class CpuBuffer final : public Buffer {
 
 cpu::CpuPath path_of(const std::string& name) {
   if (name.empty()) return cpu::select_cpu_path();
-  for (const cpu::CpuPath path :
-       {cpu::CpuPath::kAmx, cpu::CpuPath::kAvx512, cpu::CpuPath::kAvx2, cpu::CpuPath::kNeon}) {
+  for (const cpu::CpuPath path : cpu::kCpuPaths) {
     if (name != cpu::cpu_path_name(path)) continue;
     if (cpu::cpu_path_available(path)) return path;
     fail(ErrorCode::kUnsupported,
          "The CPU path {} can't run on this machine. Leave it out to use the fastest that can.", name);
   }
-  fail(ErrorCode::kInvalidArgument, "There is no CPU path \"{}\": use amx, avx512, avx2 or neon, or leave it out.",
+  fail(ErrorCode::kInvalidArgument, "There is no CPU path \"{}\": use amx, avx512_bf16, avx512, avx2 or neon, or leave it out.",
        name);
 }
 

@@ -11,7 +11,7 @@ namespace tensorfold::ops {
 
 struct CpuBackendOptions {
   int threads = 0;   // counting the calling thread; 0 = all cores this process may use
-  std::string path;  // "amx", "avx512", "avx2", "neon"; empty = TENSORFOLD_CPU_PATH, or the fastest that runs here
+  std::string path;  // "amx", "avx512_bf16", "avx512", "avx2", "neon"; empty = TENSORFOLD_CPU_PATH, or the fastest that runs here
 };
 
 /// Throws Error(kUnsupported) when the path can't run here, Error(kInvalidArgument) when it or the thread count is

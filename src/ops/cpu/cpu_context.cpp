@@ -13,7 +13,8 @@ namespace tensorfold::ops::cpu {
 
 const OpsKernels& ops_kernels(CpuPath path) {
 #if defined(__x86_64__)
-  return path == CpuPath::kAvx2 ? avx2::kOpsKernels : avx512::kOpsKernels;
+  if (path == CpuPath::kAvx2) return avx2::kOpsKernels;
+  return path == CpuPath::kAvx512 ? avx512::kOpsKernels : avx512_bf16::kOpsKernels;
 #else
   TF_ASSERT(path == CpuPath::kNeon);
   return neon::kOpsKernels;

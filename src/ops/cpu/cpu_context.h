@@ -13,7 +13,7 @@
 
 namespace tensorfold::ops::cpu {
 
-/// The table of `path`; AMX runs the AVX-512 kernels here.
+/// The table of `path`; AMX runs the kernels of AVX-512 with bf16 here.
 const OpsKernels& ops_kernels(CpuPath path);
 
 /// Working memory, 64-byte aligned, contents undefined after it grows. Throws Error(kResourceExhausted).

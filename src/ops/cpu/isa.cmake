@@ -1,4 +1,4 @@
-# Sources named *_avx2.cpp, *_avx512.cpp, *_amx.cpp and *_neon.cpp are compiled for that instruction set alone and left
+# Sources named *_avx2.cpp, *_avx512.cpp, *_avx512_bf16.cpp, *_amx.cpp and *_neon.cpp are compiled for that instruction set alone and left
 # out where it doesn't exist. They include intrinsics and our own ISA-namespaced headers only, never the standard
 # library's templates: a weak copy of one, compiled with AVX-512, could be the one that the linker keeps for everybody.
 set(ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
@@ -7,6 +7,7 @@ set(ISA_FLAGS_avx512 ${ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512v
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   list(APPEND ISA_FLAGS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
 endif()
+set(ISA_FLAGS_avx512_bf16 ${ISA_FLAGS_avx512} -mavx512bf16)
 set(ISA_FLAGS_amx ${ISA_FLAGS_avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
 set(ISA_FLAGS_neon "")
 
@@ -14,9 +15,9 @@ set(ISA_FLAGS_neon "")
 function(tensorfold_isa_sources variable)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     set(native neon)
-    set(foreign avx2 avx512 amx)
+    set(foreign avx2 avx512 avx512_bf16 amx)
   else()
-    set(native avx2 avx512 amx)
+    set(native avx2 avx512 avx512_bf16 amx)
     set(foreign neon)
   endif()
   set(sources ${${variable}})

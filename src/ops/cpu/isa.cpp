@@ -16,8 +16,6 @@
 namespace tensorfold::ops::cpu {
 namespace {
 
-constexpr CpuPath kPathsFastestFirst[] = {CpuPath::kAmx, CpuPath::kAvx512, CpuPath::kAvx2, CpuPath::kNeon};
-
 #if defined(__x86_64__)
 
 struct CpuidLeaf {
@@ -75,6 +73,7 @@ std::string missing_features(CpuPath path) {
   require((states & kAvx512State) == kAvx512State, "operating system support for AVX-512", missing);
   if (path == CpuPath::kAvx512) return missing;
   require((extended1.eax >> 5) & 1, "AVX512_BF16", missing);
+  if (path == CpuPath::kAvx512Bf16) return missing;
   require((extended.edx >> 24) & 1, "AMX-TILE", missing);
   require((extended.edx >> 22) & 1, "AMX-BF16", missing);
   require((states & kTileState) == kTileState, "operating system support for AMX", missing);
@@ -100,6 +99,8 @@ const char* cpu_path_name(CpuPath path) {
       return "avx2";
     case CpuPath::kAvx512:
       return "avx512";
+    case CpuPath::kAvx512Bf16:
+      return "avx512_bf16";
     case CpuPath::kAmx:
       return "amx";
     case CpuPath::kNeon:
@@ -115,7 +116,7 @@ bool cpu_path_available(CpuPath path) {
 CpuPath select_cpu_path() {
   const char* forced = std::getenv("TENSORFOLD_CPU_PATH");
   if (forced != nullptr && *forced != '\0') {
-    for (const CpuPath path : kPathsFastestFirst) {
+    for (const CpuPath path : kCpuPaths) {
       if (std::string(forced) != cpu_path_name(path)) continue;
       const std::string missing = missing_features(path);
       if (missing.empty()) return path;
@@ -123,10 +124,10 @@ CpuPath select_cpu_path() {
            "TENSORFOLD_CPU_PATH={} can't run here: this machine lacks {}. Unset it to use the best path available.",
            forced, missing);
     }
-    fail(ErrorCode::kUnsupported, "TENSORFOLD_CPU_PATH={} is not a path; use avx2, avx512, amx or neon, or unset it.",
+    fail(ErrorCode::kUnsupported, "TENSORFOLD_CPU_PATH={} is not a path; use amx, avx512_bf16, avx512, avx2 or neon, or unset it.",
          forced);
   }
-  for (const CpuPath path : kPathsFastestFirst) {
+  for (const CpuPath path : kCpuPaths) {
     if (cpu_path_available(path)) return path;
   }
   fail(ErrorCode::kUnsupported,

@@ -5,9 +5,13 @@
 
 namespace tensorfold::ops::cpu {
 
-enum class CpuPath { kAvx2, kAvx512, kAmx, kNeon };
+enum class CpuPath { kAvx2, kAvx512, kAvx512Bf16, kAmx, kNeon };
 
-/// "avx2", "avx512", "amx", "neon": the values of TENSORFOLD_CPU_PATH.
+/// Every path, the fastest first; those of other processors are never available.
+inline constexpr CpuPath kCpuPaths[] = {CpuPath::kAmx, CpuPath::kAvx512Bf16, CpuPath::kAvx512, CpuPath::kAvx2,
+                                        CpuPath::kNeon};
+
+/// "avx2", "avx512", "avx512_bf16", "amx", "neon": the values of TENSORFOLD_CPU_PATH.
 const char* cpu_path_name(CpuPath path);
 
 /// Whether this build, machine and operating system can run `path`. For AMX the kernel's permission is asked for, which

@@ -1,6 +1,7 @@
 // Attention kernels (attention.h): the head preparation, one tile of 64 keys for a block of query rows, and the fold of
 // segments. Scores and P·V run through one microkernel, dot_block, which walks a 32-block in the AMX order with
-// kMicroRows query rows sharing every loaded key or value.
+// kMicroRows query rows sharing every loaded key or value. It and the form of its factors come from attention_dot_fma.inl
+// or attention_dot_bf16.inl.
 #pragma once
 
 namespace tensorfold::ops::cpu {
@@ -28,67 +29,6 @@ void prepare_head(const HeadPrepare& h) {
   }
 }
 
-void widen(const std::uint16_t* x, std::int64_t count, float* out) {
-  std::int64_t i = 0;
-  for (; i + 16 <= count; i += 16) store(out + i, load_bf16(x + i));
-  for (; i < count; ++i) {
-    const std::uint32_t bits = static_cast<std::uint32_t>(x[i]) << 16;
-    std::memcpy(out + i, &bits, sizeof(bits));
-  }
-}
-
-inline F32x16 even_halves(I32x16 pairs) {
-  return float_of(shift_left<16>(pairs));
-}
-inline F32x16 odd_halves(I32x16 pairs) {
-  return float_of(bit_and(pairs, splat_int(static_cast<std::int32_t>(0xffff0000u))));
-}
-
-/// Adds one 32-block to acc[row][column group]: word i of column group c holds elements 2i and 2i + 1 of sixteen
-/// columns; b[row] holds the row's 32 factors. `pairs` < 16 stands for a block padded with zeros. kMasked: word i of
-/// row r is first cut by masks[r][i], so that what the row may not see can't reach it, NaN or not.
-template <int kRows, int kColumns, bool kMasked>
-inline __attribute__((always_inline)) void dot_block(F32x16 (&acc)[kRows][kColumns], const std::uint32_t* words,
-                                                     std::int64_t word_stride, std::int64_t column_stride,
-                                                     const float* b, std::int64_t b_stride, std::int64_t pairs,
-                                                     const std::uint32_t* masks) {
-  F32x16 even[kRows][kColumns], odd[kRows][kColumns];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int c = 0; c < kColumns; ++c) even[r][c] = odd[r][c] = splat(0.0f);
-  }
-#pragma GCC unroll 1
-  for (std::int64_t i = 0; i < pairs; ++i) {
-#pragma GCC unroll 4
-    for (int c = 0; c < kColumns; ++c) {
-      const I32x16 pair = load_pairs(words + i * word_stride + c * column_stride);
-      F32x16 even_value = even_halves(pair), odd_value = odd_halves(pair);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        if constexpr (kMasked) {
-          const I32x16 kept = bit_and(pair, splat_int(static_cast<std::int32_t>(masks[r * kTilePairs + i])));
-          even_value = even_halves(kept);
-          odd_value = odd_halves(kept);
-        }
-        even[r][c] = fma(even_value, splat(b[r * b_stride + 2 * i]), even[r][c]);
-        odd[r][c] = fma(odd_value, splat(b[r * b_stride + 2 * i + 1]), odd[r][c]);
-      }
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int c = 0; c < kColumns; ++c) {
-      if (pairs < 16) {  // the zero padding turns a negative zero into a positive one
-        even[r][c] = add(even[r][c], splat(0.0f));
-        odd[r][c] = add(odd[r][c], splat(0.0f));
-      }
-      acc[r][c] = add(acc[r][c], add(even[r][c], odd[r][c]));
-    }
-  }
-}
-
 template <int kRows, int kColumns>
 void score_block(const AttentionTile& t, std::int64_t row, std::int64_t column) {
   const std::int64_t half = t.head_dim / 2;
@@ -99,10 +39,11 @@ void score_block(const AttentionTile& t, std::int64_t row, std::int64_t column) 
     for (int c = 0; c < kColumns; ++c) acc[r][c] = splat(0.0f);
   }
   const std::uint32_t* words = t.keys + column * half * 16;
-  const float* q = t.q + row * t.head_dim;
+  const std::int64_t q_stride = round_up_16(t.head_dim);
+  const float* q = t.q + row * q_stride;
   for (std::int64_t i = 0; i < half; i += 16) {
     const std::int64_t pairs = half - i < 16 ? half - i : 16;
-    dot_block<kRows, kColumns, false>(acc, words + i * 16, 16, half * 16, q + 2 * i, t.head_dim, pairs, nullptr);
+    dot_block<kRows, kColumns, false>(acc, words + i * 16, 16, half * 16, q + kFactorFloats * i, q_stride, pairs, nullptr);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -153,10 +94,10 @@ void tile_softmax(const AttentionTile& t, std::int64_t row) {
   const F32x16 factor = exp2_lanes(splat(before - maximum));
   F32x16 sums = mul(load(record + kRecordSums), factor);
   for (int c = 0; c < 4; ++c) {
-    const F32x16 p = exp2_lanes(sub(s[c], splat(maximum)));
-    sums = add(sums, p);
-    store(scores + 16 * c, rounded_probability(p));
+    s[c] = exp2_lanes(sub(s[c], splat(maximum)));
+    sums = add(sums, s[c]);
   }
+  store_probabilities(s, scores);
   store(record + kRecordSums, sums);
   record[kRecordMaximum] = maximum;
   float factor_lanes[16];
@@ -166,12 +107,7 @@ void tile_softmax(const AttentionTile& t, std::int64_t row) {
     for (std::int64_t d = 0; d < t.head_dim; d += 16) store(out + d, mul(load(out + d), factor));
   }
   if (whole) return;
-  std::uint32_t* masks = t.masks + row * kTilePairs;
-  for (std::int64_t i = 0; i < kTilePairs; ++i) {
-    const bool even = 2 * i >= t.first[row] && 2 * i <= t.last[row];
-    const bool odd = 2 * i + 1 >= t.first[row] && 2 * i + 1 <= t.last[row];
-    masks[i] = (even ? 0x0000ffffu : 0u) | (odd ? 0xffff0000u : 0u);
-  }
+  store_masks(t.first[row], t.last[row], t.masks + row * kTilePairs);
 }
 
 template <int kRows, int kColumns, bool kMasked>
@@ -187,8 +123,8 @@ void value_block(const AttentionTile& t, std::int64_t row, std::int64_t d) {
     for (int c = 0; c < kColumns; ++c) acc[r][c] = load(out + r * stride + 16 * c);
   }
   for (std::int64_t block = 0; block < 2; ++block) {
-    dot_block<kRows, kColumns, kMasked>(acc, t.values + block * 16 * width + d, width, 16, p + block * 32, kTileKeys,
-                                        16, masks + block * 16);
+    dot_block<kRows, kColumns, kMasked>(acc, t.values + block * 16 * width + d, width, 16,
+                                        p + block * 16 * kFactorFloats, kTileKeys, 16, masks + block * 16);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -233,6 +169,10 @@ void attention_tile(const AttentionTile& t) {
     }
     row = end;
   }
+}
+
+void pack_queries(const std::uint16_t* q, std::int64_t heads, std::int64_t head_dim, float* out) {
+  for (std::int64_t h = 0; h < heads; ++h) pack_query(q + h * head_dim, head_dim, out + h * round_up_16(head_dim));
 }
 
 void attention_open(float* record, std::int64_t head_dim) {

@@ -1,5 +1,5 @@
 // Sixteen virtual fp32 lanes on AVX-512 (F, BW, DQ, VL): one register. See lanes16_avx2.h for the contract; included
-// only by ops_kernels_avx512.cpp.
+// only by ops_kernels_avx512.cpp and ops_kernels_avx512_bf16.cpp.
 #pragma once
 
 // GCC 12's own intrinsics start from "undefined" values and trip these warnings wherever they are inlined.

@@ -42,6 +42,8 @@ const LinearKernels& kernels_of(CpuPath path) {
   switch (path) {
     case CpuPath::kAvx512:
       return avx512::kLinearKernels;
+    case CpuPath::kAvx512Bf16:
+      return avx512_bf16::kLinearKernels;
     case CpuPath::kAmx:
       return amx::kLinearKernels;
     default:

@@ -17,6 +17,7 @@ namespace {
 #include "ops/cpu/linear_simd_avx2.h"
 #include "ops/cpu/linear_kernels.h"
 #include "ops/cpu/linear_fma.h"
+#include "ops/cpu/linear_rows.h"
 // clang-format on
 }  // namespace
 

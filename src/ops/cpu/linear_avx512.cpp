@@ -17,6 +17,7 @@ namespace {
 #include "ops/cpu/linear_simd_avx512.h"
 #include "ops/cpu/linear_kernels.h"
 #include "ops/cpu/linear_fma.h"
+#include "ops/cpu/linear_rows.h"
 // clang-format on
 }  // namespace
 

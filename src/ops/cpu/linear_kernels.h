@@ -101,9 +101,38 @@ TF_INLINE F32x16 code_of(const std::uint8_t* codes) {
   }
 }
 
-// Calls sink(Constant<k>, weight) for the block's k in ascending order with the weight before its rounding to bf16,
-// which is the sink's. Unquantised weights are already bf16.
+// Codes of four and eight bits may stay where they are in their dword: code · 2^at is as exact as the code, and so is
+// scale · 2^-at, because parts with
+// scales that it could make denormal are marked when they are packed (kSmallestPlainScale). It saves
+// the shifts, which share their ports with the lookups and shuffles.
+template <int kBits>
+inline constexpr bool kCodesStay = kHasUnsignedToFloat && (kBits == 4 || kBits == 8);
+
+template <int kBits, int kK>
+TF_INLINE F32x16 code_in_place(const std::uint8_t* codes) {
+  constexpr int kPerDword = 32 / kBits;
+  constexpr std::uint32_t kMask = ((1u << kBits) - 1) << (kK % kPerDword * kBits);
+  return unsigned_to_float(mask(load_u32(codes + kK / kPerDword * 64), kMask));
+}
+
 template <int kBits, typename Sink>
+TF_INLINE void decode_block_in_place(const PanelLayout& layout, const Panel& panel, std::int64_t block,
+                                     const Sink& sink) {
+  constexpr int kPerDword = 32 / kBits;
+  const std::uint8_t* codes = panel.codes + block * (64 * kBits);
+  const ScaleBias group = scales_of(layout, panel.scales, block);
+  F32x16 scale[kPerDword];
+  unroll<0, kPerDword>([&](auto at) TF_INLINE_LAMBDA {
+    scale[at.value] = mul(group.scale, set1(1.0f / static_cast<float>(1u << (at.value * kBits))));
+  });
+  unroll<0, kBlockColumns>([&](auto k) TF_INLINE_LAMBDA {
+    sink(k, fma(code_in_place<kBits, k.value>(codes), scale[k.value % kPerDword], group.bias));
+  });
+}
+
+// Calls sink(Constant<k>, weight) for the block's k in ascending order with the weight before its rounding to bf16,
+// which is the sink's. Unquantised weights are already bf16. kTinyScales: the default denormal mode is on for their sake.
+template <int kBits, bool kTinyScales, typename Sink>
 TF_INLINE void decode_block(const PanelLayout& layout, const Panel& panel, std::int64_t block, const Sink& sink) {
   const std::uint8_t* codes = panel.codes + block * (64 * kBits);
   if constexpr (kBits == kBf16Bits) {
@@ -111,6 +140,8 @@ TF_INLINE void decode_block(const PanelLayout& layout, const Panel& panel, std::
       const U32x16 pair = load_u32(codes + (k.value / 2) * 64);
       sink(k, as_float(k.value % 2 == 0 ? shift_left<16>(pair) : mask(pair, 0xffff0000u)));
     });
+  } else if constexpr (kCodesStay<kBits> && !kTinyScales) {
+    decode_block_in_place<kBits>(layout, panel, block, sink);
   } else {
     ScaleBias group = scales_of(layout, panel.scales, block);
     unroll<0, kBlockColumns / 2>(
@@ -122,40 +153,6 @@ TF_INLINE void decode_block(const PanelLayout& layout, const Panel& panel, std::
     }
     unroll<kBlockColumns / 2, kBlockColumns>(
         [&](auto k) TF_INLINE_LAMBDA { sink(k, fma(code_of<kBits, k.value>(codes), group.scale, group.bias)); });
-  }
-}
-
-template <int kBits>
-TF_INLINE F32x16 rounded(F32x16 weight) {
-  if constexpr (kBits == kBf16Bits) return weight;
-  return round_to_bf16(weight);
-}
-
-// One row of x: the weights never leave the registers.
-template <int kBits>
-void dot_panel(const PanelLayout& layout, const Panel& panel, const float* x, float* out) {
-  F32x16 sum = zero();
-  for (std::int64_t block = 0; block < layout.blocks; ++block) {
-    F32x16 even = zero();
-    F32x16 odd = zero();
-    const float* inputs = x + block * kBlockColumns;
-    decode_block<kBits>(layout, panel, block, [&](auto k, F32x16 weight) TF_INLINE_LAMBDA {
-      F32x16& chain = k.value % 2 == 0 ? even : odd;
-      chain = fma(rounded<kBits>(weight), set1(inputs[k.value]), chain);
-    });
-    sum = add(sum, add(even, odd));
-  }
-  store(out, sum);
-}
-
-// Blocks [first, first + count) as fp32 [k][16].
-template <int kBits>
-void decode_panel(const PanelLayout& layout, const Panel& panel, std::int64_t first, std::int64_t count, float* out) {
-  for (std::int64_t block = 0; block < count; ++block) {
-    float* to = out + block * (kBlockColumns * kPanelRows);
-    decode_block<kBits>(layout, panel, first + block, [&](auto k, F32x16 weight) TF_INLINE_LAMBDA {
-      store(to + k.value * kPanelRows, rounded<kBits>(weight));
-    });
   }
 }
 

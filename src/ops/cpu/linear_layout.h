@@ -5,7 +5,7 @@
 // 1, 2, 4 or 8 bits: 3 = 2+1 bits, 5 = 4+1, 6 = 4+2, and per block of 32 k a plane of p bits takes p groups of 64
 // bytes. The paths want them in one of two orders, chosen when weights are packed; bytes are the same in number.
 //
-//   kRowLanes (AVX2, AVX-512, NEON): a lane is an output row, so that k can ascend as the arithmetic demands. A group
+//   kRowLanes (AVX2, AVX-512 with and without bf16, NEON): a lane is an output row, so that k can ascend as the arithmetic demands. A group
 //   is
 //            16 dwords, one a row; element j of a dword (k ascending) is at bit p·j. bf16: dword = a pair of k.
 //   kTiles   (AMX): a decoded block is a tile, 16 rows of 32 k. A group is 32 words, one a k, and a word holds 16 / p
@@ -67,7 +67,7 @@ struct LinearTask {
 /// One path's kernels. x is packed once per call, in x_units(rows) independent units.
 struct LinearKernels {
   int panels_per_task;        // most that run() accepts with more than few_rows rows; with fewer there is no limit
-  std::int64_t few_rows;      // up to so many rows cost about what one costs
+  std::int64_t few_rows;      // up to so many rows run panel by panel, so that long tasks are best
   std::size_t x_cache_bytes;  // a task's part of x should not be larger, or 0
   std::size_t (*scratch_bytes)(std::int64_t rows);
   std::size_t (*packed_x_bytes)(std::int64_t rows, std::int64_t blocks);
@@ -82,6 +82,9 @@ namespace avx2 {
 extern const LinearKernels kLinearKernels;
 }
 namespace avx512 {
+extern const LinearKernels kLinearKernels;
+}
+namespace avx512_bf16 {
 extern const LinearKernels kLinearKernels;
 }
 namespace amx {

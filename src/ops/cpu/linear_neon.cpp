@@ -17,9 +17,10 @@ namespace {
 #include "ops/cpu/linear_simd_neon.h"
 #include "ops/cpu/linear_kernels.h"
 #include "ops/cpu/linear_fma.h"
+#include "ops/cpu/linear_rows.h"
 // clang-format on
 }  // namespace
 
-const LinearKernels kLinearKernels = {kTaskPanels, scratch_bytes, packed_x_bytes, x_units, pack_x, run};
+const LinearKernels kLinearKernels = {kTaskPanels, 1, 0, scratch_bytes, packed_x_bytes, x_units, pack_x, run};
 
 }  // namespace tensorfold::ops::cpu::neon

@@ -22,8 +22,9 @@ namespace {
 constexpr std::size_t kCacheLine = 64;
 
 // Below this, a product of a code and a scale could round differently where denormals are flushed: fp32's smallest
-// normal number is 2^-126, and the last bit of a scale lies 23 places below its first.
-constexpr float kSmallestPlainScale = 0x1p-100f;
+// normal number is 2^-126, and the last bit of a scale lies 23 places below its first. A scale may also be divided by up to
+// 2^28 for codes that stay where they lie in a dword (linear_kernels.h).
+constexpr float kSmallestPlainScale = 0x1p-96f;
 
 std::size_t checked_multiply(std::size_t a, std::size_t b, const std::string& name) {
   std::size_t product = 0;

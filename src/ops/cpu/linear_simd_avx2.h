@@ -10,6 +10,8 @@ struct U32x16 {
 
 inline constexpr int kMicroPanels = 1;
 inline constexpr int kMicroTokens = 6;
+inline constexpr bool kTilesInRegisters = false;
+inline constexpr bool kHasUnsignedToFloat = false;
 
 TF_INLINE F32x16 zero() {
   return {_mm256_setzero_ps(), _mm256_setzero_ps()};
@@ -66,6 +68,9 @@ TF_INLINE F32x16 as_float(U32x16 v) {
 }
 TF_INLINE F32x16 to_float(U32x16 v) {
   return {_mm256_cvtepi32_ps(v.low), _mm256_cvtepi32_ps(v.high)};
+}
+TF_INLINE F32x16 unsigned_to_float(U32x16 v) {
+  return to_float(v);  // not used: kHasUnsignedToFloat
 }
 
 /// fp32 of the low kBits (at most 4) bits, the others being anything.

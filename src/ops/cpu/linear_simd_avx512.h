@@ -7,7 +7,9 @@ struct U32x16 {
 };
 
 inline constexpr int kMicroPanels = 2;
-inline constexpr int kMicroTokens = 12;
+inline constexpr int kMicroTokens = 4;
+inline constexpr bool kTilesInRegisters = true;
+inline constexpr bool kHasUnsignedToFloat = true;
 
 TF_INLINE F32x16 zero() {
   return _mm512_setzero_ps();
@@ -59,6 +61,9 @@ TF_INLINE F32x16 as_float(U32x16 v) {
 }
 TF_INLINE F32x16 to_float(U32x16 v) {
   return _mm512_cvtepi32_ps(v.bits);
+}
+TF_INLINE F32x16 unsigned_to_float(U32x16 v) {
+  return _mm512_cvtepu32_ps(v.bits);
 }
 
 /// fp32 of the low kBits (at most 4) bits, the others being anything. A lookup ignores all but the low four bits of its

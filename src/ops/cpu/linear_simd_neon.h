@@ -11,6 +11,8 @@ struct U32x16 {
 // Six rows' chains, a row of weights and an input fill 29 of the 32 registers.
 inline constexpr int kMicroPanels = 1;
 inline constexpr int kMicroTokens = 6;
+inline constexpr bool kTilesInRegisters = false;
+inline constexpr bool kHasUnsignedToFloat = false;
 
 #define TF_EACH_QUARTER(Type, i, expression)                  \
   Type result;                                                \
@@ -71,6 +73,9 @@ TF_INLINE F32x16 as_float(U32x16 v) {
 }
 TF_INLINE F32x16 to_float(U32x16 v) {
   TF_EACH_QUARTER(F32x16, i, vcvtq_f32_u32(v.quarter[i]));
+}
+TF_INLINE F32x16 unsigned_to_float(U32x16 v) {
+  return to_float(v);  // not used: kHasUnsignedToFloat
 }
 
 /// fp32 of the low kBits (at most 4) bits, the others being anything.

@@ -41,7 +41,7 @@ struct AttentionTile {
   const std::uint32_t* keys = nullptr;    // [4][head_dim / 2][16] pairs along head_dim
   const std::uint32_t* values = nullptr;  // [32][round_up_16(head_dim)] pairs along keys
   std::int64_t head_dim = 0;
-  const float* q = nullptr;  // [rows, head_dim]
+  const float* q = nullptr;  // [rows] of pack_queries
   std::int64_t rows = 0;
   const std::int32_t* first = nullptr;  // [rows] first and last visible key of the tile, 0 <= first <= last <= 63
   const std::int32_t* last = nullptr;
@@ -103,7 +103,8 @@ struct OpsKernels {
   void (*block_convolve)(const BlockConvolveRow& row);
   // attention.h
   void (*prepare_head)(const HeadPrepare& head);
-  void (*widen)(const std::uint16_t* x, std::int64_t count, float* out);
+  /// Queries of some heads in the form that attention_tile reads: round_up_16(head_dim) floats a head.
+  void (*pack_queries)(const std::uint16_t* q, std::int64_t heads, std::int64_t head_dim, float* out);
   void (*attention_open)(float* record, std::int64_t head_dim);
   void (*attention_tile)(const AttentionTile& tile);
   void (*attention_close)(float* record);
@@ -132,6 +133,9 @@ namespace avx2 {
 extern const OpsKernels kOpsKernels;
 }
 namespace avx512 {
+extern const OpsKernels kOpsKernels;
+}
+namespace avx512_bf16 {
 extern const OpsKernels kOpsKernels;
 }
 #elif defined(__aarch64__)

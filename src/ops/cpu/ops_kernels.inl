@@ -1,9 +1,15 @@
 // The body of every ops_kernels_<path>.cpp: the shared kernels over the lanes16 header that the unit has included, and
-// their table, in the namespace that the unit has defined as TF_OPS_KERNELS_PATH (avx2, avx512, neon: tools/check_kernel_symbols.py
+// their table, in the namespace that the unit has defined as TF_OPS_KERNELS_PATH (avx2, avx512, avx512_bf16, neon: tools/check_kernel_symbols.py
 // checks that such a unit defines nothing outside it).
 #include "ops/cpu/kernels_math.inl"
 //
 #include "ops/cpu/kernels_rows.inl"
+//
+#if defined(TF_OPS_BF16_PAIRS)
+#include "ops/cpu/attention_dot_bf16.inl"
+#else
+#include "ops/cpu/attention_dot_fma.inl"
+#endif
 //
 #include "ops/cpu/kernels_attention.inl"
 #include "ops/cpu/kernels_gated_delta.inl"
@@ -19,7 +25,7 @@ const OpsKernels kOpsKernels = {
     .soft_cap = soft_cap,
     .block_convolve = block_convolve,
     .prepare_head = prepare_head,
-    .widen = widen,
+    .pack_queries = pack_queries,
     .attention_open = attention_open,
     .attention_tile = attention_tile,
     .attention_close = attention_close,

@@ -70,10 +70,6 @@ bool asks_for_nothing(const Json& value) {
   throw field_error(field, "not supported by this server yet; leave it out");
 }
 
-void refuse_numbers(const Fields& fields) {
-  if (fields.integer("thinking_budget").value_or(0) != 0) refuse_unbuilt("thinking_budget");
-}
-
 void refuse_tools(const Fields& fields) {
   const Json* choice = fields.find("tool_choice");
   if (choice != nullptr && !choice->is_string() && !choice->is_object()) {
@@ -95,16 +91,8 @@ void refuse_tools(const Fields& fields) {
 }
 
 void refuse_formats(const Fields& fields) {
-  if (const Json* format = fields.object("response_format")) {
-    if (Fields(*format, "response_format.").string("type").value_or("") != "text") refuse_unbuilt("response_format");
-  }
-  for (const char* name :
-       {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "suffix"}) {
-    const Json* value = fields.find(name);
-    if (value == nullptr) continue;
-    const bool empty_schema = value->is_object() && std::string_view(name) == "guided_json";  // any JSON: not nothing
-    if (empty_schema || !asks_for_nothing(*value)) refuse_unbuilt(name);
-  }
+  const Json* suffix = fields.find("suffix");
+  if (suffix != nullptr && !asks_for_nothing(*suffix)) refuse_unbuilt("suffix");
   if (const Json* modalities = fields.array("modalities")) {
     if (modalities->size() != 1 || modalities->front() != "text")
       throw field_error("modalities", "only [\"text\"] is supported");
@@ -250,7 +238,6 @@ std::vector<std::string> Fields::stop_strings(std::string_view name) const {
 
 void refuse_unbuilt_fields(const Json& body) {
   const Fields fields(body);
-  refuse_numbers(fields);
   refuse_tools(fields);
   refuse_formats(fields);
 }

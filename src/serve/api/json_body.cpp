@@ -16,7 +16,7 @@ constexpr std::size_t kShownFieldBytes = 64;
 
 class BoundedBuilder : public nlohmann::json_sax<Json> {
  public:
-  explicit BoundedBuilder(Json& root) : root_(root) {}
+  BoundedBuilder(Json& root, std::string_view name) : root_(root), name_(name) {}
 
   bool null() override { return add(Json(nullptr)); }
   bool boolean(bool value) override { return add(Json(value)); }
@@ -46,9 +46,10 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
     return true;
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    return refuse(fmt::format("the request body is not valid JSON (near byte {})", position));
+    return refuse(fmt::format("{} is not valid JSON (near byte {})", name_, position));
   }
 
+  const std::string& problem() const { return problem_; }
   /// A refusal that names the top-level field in which it happened.
   ApiError error() const {
     if (field_.empty()) return ApiError(400, "invalid_request_error", problem_);
@@ -74,7 +75,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   }
   bool open(Json&& container) {
     if (stack_.size() >= static_cast<std::size_t>(limits::kJsonDepthMax)) {
-      return refuse(fmt::format("the request body is nested deeper than {} levels", limits::kJsonDepthMax));
+      return refuse(fmt::format("{} is nested deeper than {} levels", name_, limits::kJsonDepthMax));
     }
     stack_.push_back(place(std::move(container)));
     in_seed_ = false;
@@ -90,6 +91,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   }
 
   Json& root_;
+  std::string_view name_;
   // Pointers stay valid: a container grows only while it is the innermost one.
   std::vector<Json*> stack_;
   Json* member_ = nullptr;
@@ -104,13 +106,20 @@ bool is_blank(std::string_view text) {
 
 }  // namespace
 
+Json parse_json_text(std::string_view text, std::string_view name) {
+  Json root;
+  BoundedBuilder builder(root, name);
+  if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
+    throw ApiError(400, "invalid_request_error", builder.problem());
+  }
+  return root;
+}
+
 Json parse_json_body(std::string_view body) {
   if (is_blank(body)) return Json::object();
   Json root;
-  BoundedBuilder builder(root);
-  if (!Json::sax_parse(body.begin(), body.end(), &builder)) {
-    throw builder.error();
-  }
+  BoundedBuilder builder(root, "the request body");
+  if (!Json::sax_parse(body.begin(), body.end(), &builder)) throw builder.error();
   if (!root.is_object()) throw ApiError(400, "invalid_request_error", "the request body must be a JSON object");
   return root;
 }

@@ -30,7 +30,7 @@ bool is_plain(const SampleFormat& format) {
 
 TEST(PackLinear, EveryFormatDecodesToTheStoredWeights) {
   std::mt19937 random(11);
-  for (const ScaleRange range : {ScaleRange::kOrdinary, ScaleRange::kTiny}) {
+  for (const ScaleRange range : {ScaleRange::kOrdinary, ScaleRange::kSmall, ScaleRange::kTiny}) {
     for (const SampleFormat& format : all_sample_formats()) {
       SCOPED_TRACE(sample_format_name(format));
       const std::int64_t columns = is_plain(format) ? 77 : 3 * sample_column_multiple(format);
@@ -120,7 +120,7 @@ TEST(Embed, RowsAreRoundedAndScaled) {
 TEST(CpuPaths, AForcedPathIsTakenOrRefusedByName) {
   const char* before = std::getenv("TENSORFOLD_CPU_PATH");
   const std::string saved = before == nullptr ? "" : before;
-  for (const CpuPath path : {CpuPath::kAvx2, CpuPath::kAvx512, CpuPath::kAmx, CpuPath::kNeon}) {
+  for (const CpuPath path : kCpuPaths) {
     setenv("TENSORFOLD_CPU_PATH", cpu_path_name(path), 1);
     if (cpu_path_available(path)) {
       EXPECT_EQ(select_cpu_path(), path);

@@ -32,6 +32,7 @@ float random_scale(std::mt19937& random, ScaleRange range) {
   const std::uint32_t kind = (draw >> 1) & 31;
   if (kind == 0) return std::bit_cast<float>(sign);
   std::uint32_t exponent = 117 + ((draw >> 6) & 7);
+  if (range == ScaleRange::kSmall) exponent = 31 + ((draw >> 6) & 3);
   if (range == ScaleRange::kTiny) exponent = (draw >> 6) & 7;  // exponent 0: denormal
   return std::bit_cast<float>(sign | (exponent << 23) | mantissa);
 }

@@ -31,7 +31,8 @@ struct SampleMatrix {
   WeightView view;
 };
 
-enum class ScaleRange { kOrdinary, kTiny };
+/// kSmall: the smallest scales that are decoded in the flushing mode. kTiny: those that are not, denormals included.
+enum class ScaleRange { kOrdinary, kSmall, kTiny };
 
 /// Codes are random bits; scales ordinary (about 2^-10 to 2^-2, both signs, some zero, some half denormals) or tiny
 /// (fp32 denormals among them, affine with F32 or BF16 scales only).

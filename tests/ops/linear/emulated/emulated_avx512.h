@@ -205,6 +205,8 @@ inline std::uint16_t test_dwords(__m512i a, __m512i b) {
 #define _mm512_castsi512_ps(a) TF_BACK(__m512, a)
 #define _mm512_castps_si512(a) TF_BACK(__m512i, a)
 #define _mm512_cvtepi32_ps(a) TF_BACK(__m512, __builtin_convertvector(TF_AS(Ints, a), ::tensorfold::emulated::Floats))
+#define _mm512_cvtepu32_ps(a) \
+  TF_BACK(__m512, __builtin_convertvector(TF_AS(Dwords, a), ::tensorfold::emulated::Floats))
 #define _mm512_cvtph_ps ::tensorfold::emulated::from_half
 #define _mm512_cvtepu16_epi32 ::tensorfold::emulated::widen<std::uint16_t>
 #define _mm512_cvtepi8_epi32 ::tensorfold::emulated::widen<std::int8_t>

@@ -16,7 +16,7 @@ constexpr unsigned kFlushBits = 0x8040;
 }  // namespace
 
 const char* cpu_path_name(CpuPath path) {
-  constexpr const char* kNames[] = {"avx2", "avx512", "amx", "neon"};
+  constexpr const char* kNames[] = {"avx2", "avx512", "avx512_bf16", "amx", "neon"};
   return kNames[static_cast<int>(path)];
 }
 

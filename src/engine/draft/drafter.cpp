@@ -1,0 +1,304 @@
+// Drives the draft sources (see drafter.h).
+#include "engine/draft/drafter.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "engine/draft/row_grant.h"
+
+namespace tensorfold {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kCostWeight = 0.2;
+
+void update(double& mean, double seconds) {
+  mean = mean == 0.0 ? seconds : mean + kCostWeight * (seconds - mean);
+}
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+bool contains(const std::vector<std::int32_t>& values, std::int32_t value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+std::vector<double> landing_chances(const DepthRule& rule, const std::vector<DraftNode>& nodes) {
+  const std::vector<std::int32_t> depths = node_depths(nodes);
+  std::vector<double> chances;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const double reached = nodes[i].parent < 0 ? 1.0 : chances[static_cast<std::size_t>(nodes[i].parent)];
+    chances.push_back(reached * rule.chance(depths[i], nodes[i].chance));
+  }
+  return chances;
+}
+
+/// The tokens after the pending one that a preempted stream had come to.
+std::vector<DraftNode> owed_nodes(const Stream& stream, std::int32_t depth_max) {
+  std::vector<DraftNode> nodes;
+  const auto next = stream.context().size() - static_cast<std::size_t>(stream.prompt_length());
+  for (std::size_t i = next; i < stream.owed().size() && static_cast<std::int32_t>(nodes.size()) < depth_max; ++i) {
+    nodes.push_back({stream.owed()[i], static_cast<std::int32_t>(nodes.size()) - 1, 1.0});
+  }
+  return nodes;
+}
+
+const std::vector<std::int32_t>& stop_tokens_of(const Stream& stream) {
+  static const std::vector<std::int32_t> none;
+  return stream.request().ignore_stop_tokens ? none : stream.request().stop_tokens;
+}
+
+}  // namespace
+
+struct Drafter::Round {
+  std::vector<FedRows>& fed;
+  std::int32_t lanes;
+  const CostModel& costs;
+};
+
+Drafter::Drafter(std::vector<std::shared_ptr<DraftSource>> sources, const DrafterLimits& limits,
+                 std::uint64_t schedule_seed)
+    : sources_(std::move(sources)),
+      costs_(sources_.size()),
+      limits_(limits),
+      at_random_(schedule_seed != 0),
+      random_(schedule_seed) {
+  for (const auto& source : sources_) TF_ASSERT(source != nullptr);
+}
+
+DraftStream Drafter::view(Stream& stream, std::size_t source) const {
+  DraftStream view;
+  view.state = stream.drafts.sources[source].state.get();
+  view.context = &stream.context();
+  view.prompt_length = stream.prompt_length();
+  view.sampling = &stream.request().sampling;
+  view.owner = &stream.request().prompt.owner;
+  if (stream.cache().is_admitted()) {
+    view.slot = stream.cache().slot();
+    view.pages = &stream.cache().tables();
+  }
+  return view;
+}
+
+void Drafter::open(Stream& stream) {
+  if (!stream.request().drafts || sources_.empty()) return;
+  stream.drafts.sources.resize(sources_.size());
+  for (std::size_t source = 0; source < sources_.size(); ++source) {
+    stream.drafts.sources[source].rule = DepthRule(sources_[source]->facts().chance_prior);
+    try {
+      stream.drafts.sources[source].state = sources_[source]->open(view(stream, source));
+    } catch (const std::exception& error) {
+      silence(stream, source, error.what());
+    }
+  }
+}
+
+void Drafter::close(Stream& stream) {
+  for (std::size_t source = 0; source < stream.drafts.sources.size(); ++source) {
+    if (stream.drafts.sources[source].state == nullptr) continue;
+    try {
+      sources_[source]->close(view(stream, source));
+    } catch (const std::exception& error) {
+      silence(stream, source, error.what());
+    }
+  }
+  stream.drafts = {};
+}
+
+void Drafter::silence(Stream& stream, std::size_t source, const std::string& why) {
+  spdlog::warn("stream {}: goes on without {} drafts: {}", stream.request().id,
+               draft_kind_name(sources_[source]->facts().kind), why);
+  stream.drafts.sources[source].state.reset();
+  if (stream.drafts.window.source == static_cast<std::int32_t>(source)) stream.drafts.window = {};
+}
+
+std::uint32_t Drafter::row_flags(const Stream& stream) const {
+  std::uint32_t flags = 0;
+  for (std::size_t source = 0; source < stream.drafts.sources.size(); ++source) {
+    if (stream.drafts.sources[source].state == nullptr) continue;
+    if (sources_[source]->facts().needs_hidden_rows) flags |= kRowWantsHidden;
+    if (sources_[source]->facts().needs_tapped_rows) flags |= kRowIsTapped;
+  }
+  return flags;
+}
+
+void Drafter::observe(const FedRows& fed) {
+  Stream& stream = *fed.stream;
+  const DraftWindow& window = stream.drafts.window;
+  if (window.kind != WindowKind::kDrafted || fed.fed_drafts == 0) return;
+  const auto source = static_cast<std::size_t>(window.source);
+  DepthRule& rule = stream.drafts.sources[source].rule;
+  const std::vector<DraftNode>& nodes = window.proposal.nodes;
+  const std::vector<std::int32_t> depths = node_depths(nodes);
+  rule.begin_window();
+  std::vector<bool> level_seen(static_cast<std::size_t>(limits_.window_rows), false), level_landed = level_seen;
+  for (std::int32_t i = 0; i < fed.fed_drafts; ++i) {
+    const DraftNode& node = nodes[static_cast<std::size_t>(i)];
+    if (node.parent >= 0 && !contains(fed.landed, node.parent)) continue;
+    const bool landed = contains(fed.landed, i);
+    const auto depth = static_cast<std::size_t>(depths[static_cast<std::size_t>(i)]);
+    rule.observe_draft(static_cast<std::int32_t>(depth), node.chance, landed);
+    level_seen.at(depth) = true;
+    if (landed) level_landed.at(depth) = true;
+  }
+  for (std::size_t depth = 0; depth < level_seen.size() && level_seen[depth]; ++depth) {
+    rule.observe_level(static_cast<std::int32_t>(depth), level_landed[depth]);
+  }
+  try {
+    sources_[source]->observe(view(stream, source), window.proposal, fed.fed_drafts, fed.landed);
+  } catch (const std::exception& error) {
+    silence(stream, source, error.what());
+  }
+}
+
+std::int32_t Drafter::room(const Stream& stream, std::int32_t lanes) const {
+  const std::int32_t rows = lanes > 1 ? limits_.shared_window_rows : limits_.window_rows;
+  return std::max(std::min(rows - 1, stream.draft_room()), 0);
+}
+
+// What a preempted stream has said before, and what a rule forces, is known without any source.
+void Drafter::begin_window(Stream& stream) {
+  stream.drafts.window = {};
+  if (stream.prompt_rows_left() > 0) return;
+  std::vector<DraftNode> nodes = owed_nodes(stream, room(stream, 2));
+  if (nodes.empty() && stream.rule() != nullptr) {
+    try {
+      nodes = forced_nodes(*stream.rule(), stop_tokens_of(stream), room(stream, 2), limits_.vocabulary_size);
+    } catch (const std::exception&) {
+      return;  // the rule will say so at the token where a serial run meets it
+    }
+  }
+  if (nodes.empty()) return;
+  stream.drafts.window.kind = WindowKind::kForced;
+  stream.drafts.window.chances.assign(nodes.size(), 1.0);
+  stream.drafts.window.proposal.nodes = std::move(nodes);
+}
+
+void Drafter::after_pass(std::vector<FedRows>& fed, std::int32_t lanes, const CostModel& costs) {
+  std::erase_if(fed, [](const FedRows& rows) { return rows.stream->drafts.sources.empty(); });
+  if (fed.empty()) return;
+  for (const FedRows& rows : fed) {
+    observe(rows);
+    begin_window(*rows.stream);
+  }
+  for (std::size_t source = 0; source < sources_.size(); ++source) run_source(source, {fed, lanes, costs});
+}
+
+std::int32_t Drafter::depth_to_ask(Stream& stream, std::size_t source, const Round& round) {
+  const DraftWindow& window = stream.drafts.window;
+  if (stream.prompt_rows_left() > 0 || window.kind == WindowKind::kForced) return 0;
+  const DraftSourceFacts& facts = sources_[source]->facts();
+  std::int32_t most = std::min(room(stream, round.lanes), facts.depth_max);
+  if (facts.runs_model) most = std::min(most, limits_.shared_window_rows - 1);
+  if (most <= 0) return 0;
+  if (at_random_) {
+    const std::uint64_t kind = random_() % 5;  // none, all, or any
+    return kind == 0 ? 0 : kind <= 2 ? most : 1 + static_cast<std::int32_t>(random_() % static_cast<unsigned>(most));
+  }
+  if (!facts.runs_model) return most;
+  DraftCost cost{costs_[source].absorb_seconds, costs_[source].propose_seconds};
+  if (facts.one_pass) cost = {cost.fixed_seconds + cost.seconds_per_level, 0.0};
+  const DepthRule::Ask ask = stream.drafts.sources[source].rule.depth_to_ask(most, round.lanes, cost, round.costs);
+  if (ask.depth == 0) return 0;
+  const double without = best_token_rate(window.chances, round.lanes, round.costs);
+  if (window.kind == WindowKind::kDrafted && without >= ask.tokens_per_second) return 0;
+  return facts.one_pass ? most : ask.depth;
+}
+
+void Drafter::run_source(std::size_t source, const Round& round) {
+  std::vector<std::int32_t> depths;
+  for (const FedRows& fed : round.fed) {
+    Stream& stream = *fed.stream;
+    const bool is_open = stream.drafts.sources[source].state != nullptr;
+    depths.push_back(is_open ? depth_to_ask(stream, source, round) : 0);
+    if (depths.back() > 0) stream.cache().prepare(stream.fed(), 1 + depths.back());
+  }
+  absorb(source, round, depths);
+  propose(source, round, depths);
+}
+
+void Drafter::absorb(std::size_t source, const Round& round, const std::vector<std::int32_t>& depths) {
+  std::vector<DraftAbsorb> batch;
+  std::vector<Stream*> streams;
+  bool wants_any = false;
+  for (std::size_t i = 0; i < round.fed.size(); ++i) {
+    Stream& stream = *round.fed[i].stream;
+    if (stream.drafts.sources[source].state == nullptr) continue;
+    batch.push_back({view(stream, source), round.fed[i].rows, depths[i] > 0, {}});
+    streams.push_back(&stream);
+    wants_any = wants_any || depths[i] > 0;
+  }
+  if (batch.empty()) return;
+  const Clock::time_point start = Clock::now();
+  try {
+    sources_[source]->absorb(batch);
+  } catch (const std::exception& error) {
+    for (Stream* stream : streams) silence(*stream, source, error.what());
+    return;
+  }
+  if (wants_any) update(costs_[source].absorb_seconds, seconds_since(start));
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (!batch[i].failure.empty()) silence(*streams[i], source, batch[i].failure);
+  }
+}
+
+void Drafter::propose(std::size_t source, const Round& round, const std::vector<std::int32_t>& depths) {
+  const DraftSourceFacts& facts = sources_[source]->facts();
+  std::vector<DraftRequest> batch;
+  std::vector<Stream*> streams;
+  std::int32_t deepest = 0;
+  for (std::size_t i = 0; i < round.fed.size(); ++i) {
+    Stream& stream = *round.fed[i].stream;
+    if (depths[i] == 0 || stream.drafts.sources[source].state == nullptr) continue;
+    DraftRequest request;
+    request.stream = view(stream, source);
+    request.depth_max = depths[i];
+    const std::int32_t nodes_max = std::min(facts.nodes_max, limits_.shared_window_rows - 1);
+    request.nodes_max = std::max(depths[i], nodes_max);
+    request.trees = nodes_max < limits::kTreeRowsMax;
+    batch.push_back(std::move(request));
+    streams.push_back(&stream);
+    deepest = std::max(deepest, depths[i]);
+  }
+  if (batch.empty()) return;
+  const Clock::time_point start = Clock::now();
+  try {
+    sources_[source]->propose(batch);
+  } catch (const std::exception& error) {
+    for (Stream* stream : streams) silence(*stream, source, error.what());
+    return;
+  }
+  update(costs_[source].propose_seconds, seconds_since(start) / (facts.one_pass ? 1 : deepest));
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    std::string failure = std::move(batch[i].failure);
+    if (failure.empty()) failure = proposal_fault(batch[i], limits_.vocabulary_size);
+    if (!failure.empty()) {
+      silence(*streams[i], source, failure);
+    } else {
+      take(source, *streams[i], std::move(batch[i].proposal), round);
+    }
+  }
+}
+
+// Keeps the better of the window so far and this proposal.
+void Drafter::take(std::size_t source, Stream& stream, DraftProposal proposal, const Round& round) {
+  cut_proposal(proposal.nodes, stream.rule(), stop_tokens_of(stream), limits_.vocabulary_size);
+  if (proposal.nodes.empty()) return;
+  DraftWindow& window = stream.drafts.window;
+  std::vector<double> chances = landing_chances(stream.drafts.sources[source].rule, proposal.nodes);
+  if (window.kind == WindowKind::kDrafted) {
+    const bool keep = at_random_ ? random_() % 2 == 0
+                                 : best_token_rate(window.chances, round.lanes, round.costs) >=
+                                       best_token_rate(chances, round.lanes, round.costs);
+    if (keep) return;
+  }
+  window = {WindowKind::kDrafted, static_cast<std::int32_t>(source), std::move(proposal), std::move(chances)};
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,72 @@
+// Drives the draft sources of an engine: opens and closes their states with the streams, hands them the rows of each
+// pass, asks them for drafts as deep as pays, and makes each decoding stream's next window. Everything that can go
+// wrong in a source ends here: it is silenced for the streams it failed, and they go on without it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/cost_model.h"
+#include "engine/draft/draft_source.h"
+#include "engine/stream.h"
+
+namespace tensorfold {
+
+struct DrafterLimits {
+  std::int32_t vocabulary_size = 0;
+  std::int32_t window_rows = 1;         // of a lone stream's window
+  std::int32_t shared_window_rows = 1;  // while several streams decode
+};
+
+/// What a pass did for one stream that goes on.
+struct FedRows {
+  Stream* stream = nullptr;
+  std::vector<AbsorbRow> rows;       // committed, ascending
+  std::int32_t fed_drafts = 0;       // nodes of the stream's window that were rows of the pass
+  std::vector<std::int32_t> landed;  // those on the accepted path
+};
+
+class Drafter {
+ public:
+  /// `schedule_seed` != 0: depths and sources at random (the fold test).
+  Drafter(std::vector<std::shared_ptr<DraftSource>> sources, const DrafterLimits& limits, std::uint64_t schedule_seed);
+
+  /// At admission, and after the stream's last event.
+  void open(Stream& stream);
+  void close(Stream& stream);
+  DraftKind kind(std::int32_t source) const { return sources_[static_cast<std::size_t>(source)]->facts().kind; }
+  /// RowFlags that the stream's rows need for the sources' sake.
+  std::uint32_t row_flags(const Stream& stream) const;
+  /// After a pass: learns what landed, hands out what was committed, and makes the next window of every stream in
+  /// `fed`. `lanes`: streams that decode now.
+  void after_pass(std::vector<FedRows>& fed, std::int32_t lanes, const CostModel& costs);
+
+ private:
+  struct Cost {
+    double absorb_seconds = 0.0;   // of an absorb() that ends in proposals
+    double propose_seconds = 0.0;  // of propose(): per level, or whole where depth costs nothing
+  };
+  struct Round;
+
+  DraftStream view(Stream& stream, std::size_t source) const;
+  void observe(const FedRows& fed);
+  void begin_window(Stream& stream);
+  std::int32_t room(const Stream& stream, std::int32_t lanes) const;
+  std::int32_t depth_to_ask(Stream& stream, std::size_t source, const Round& round);
+  void run_source(std::size_t source, const Round& round);
+  void absorb(std::size_t source, const Round& round, const std::vector<std::int32_t>& depths);
+  void propose(std::size_t source, const Round& round, const std::vector<std::int32_t>& depths);
+  void take(std::size_t source, Stream& stream, DraftProposal proposal, const Round& round);
+  void silence(Stream& stream, std::size_t source, const std::string& why);
+
+  std::vector<std::shared_ptr<DraftSource>> sources_;
+  std::vector<Cost> costs_;
+  DrafterLimits limits_;
+  bool at_random_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace tensorfold

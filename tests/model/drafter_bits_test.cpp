@@ -1,0 +1,135 @@
+// Quantising a drafter's large projections at load: a copy of the golden DFlash drafter whose feed-forward is widened
+// until its matrices count as large, with 4 bits and as stored.
+#include <unistd.h>
+
+#include <filesystem>
+#include <random>
+
+#include "base/bf16.h"
+#include "head_test_support.h"
+
+namespace tensorfold {
+namespace {
+
+using test::LanedModel;
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kWidth = 16'384, kHidden = 64;  // 2^20 elements a projection
+
+struct StoredTensor {
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::string bytes;
+};
+
+std::map<std::string, StoredTensor> read_safetensors_plainly(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string file((std::istreambuf_iterator<char>(in)), {});
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
+  std::map<std::string, StoredTensor> result;
+  const auto header = nlohmann::json::parse(file.substr(8, header_bytes));
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") continue;
+    const auto at = entry["data_offsets"].get<std::vector<std::uint64_t>>();
+    result[name] = {entry["dtype"], entry["shape"], file.substr(8 + header_bytes + at[0], at[1] - at[0])};
+  }
+  return result;
+}
+
+void write_safetensors_plainly(const fs::path& path, const std::map<std::string, StoredTensor>& tensors) {
+  nlohmann::json header;
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    header[name] = {{"dtype", tensor.dtype},
+                    {"shape", tensor.shape},
+                    {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
+    data += tensor.bytes;
+  }
+  const std::string text = header.dump();
+  const std::uint64_t length = text.size();
+  std::ofstream out(path, std::ios::binary);
+  out.write(reinterpret_cast<const char*>(&length), sizeof(length));
+  out << text << data;
+}
+
+StoredTensor random_matrix(std::int64_t rows, std::int64_t columns, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, 1.0f / std::sqrt(static_cast<float>(columns)));
+  StoredTensor result{"BF16", {rows, columns}, std::string(static_cast<std::size_t>(rows * columns) * 2, '\0')};
+  for (std::size_t i = 0; i < result.bytes.size(); i += 2) {
+    const Bf16 value = to_bf16(normal(random));
+    std::memcpy(result.bytes.data() + i, &value, sizeof(value));
+  }
+  return result;
+}
+
+class DrafterBits : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("tensorfold_wide_drafter_" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+    fs::create_directory(folder_);
+    const auto golden = fs::path(TENSORFOLD_SOURCE_DIR) / "tests/golden/drafters/qwen3_5_mtp_dflash";
+    auto tensors = read_safetensors_plainly(golden / "model.safetensors");
+    for (const char* layer : {"layers.0.", "layers.1."}) {
+      const std::string name = std::string(layer) + "mlp.";
+      tensors[name + "gate_proj.weight"] = random_matrix(kWidth, kHidden, 1);
+      tensors[name + "up_proj.weight"] = random_matrix(kWidth, kHidden, 2);
+      tensors[name + "down_proj.weight"] = random_matrix(kHidden, kWidth, 3);
+    }
+    write_safetensors_plainly(folder_ / "model.safetensors", tensors);
+    std::ifstream in(golden / "config.json");
+    auto config = nlohmann::json::parse(in);
+    config["intermediate_size"] = kWidth;
+    std::ofstream(folder_ / "config.json") << config.dump();
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  struct Result {
+    std::uint64_t packed_bytes = 0;
+    BlockCandidates candidates;
+  };
+  Result run(std::int32_t bits) const {
+    LoadOptions options;
+    options.drafter_path = folder_.string();
+    options.drafter_bits = bits;
+    const auto target = test::read_golden_case(test::golden_directory("qwen3_5_mtp"));
+    LanedModel laned(target, test::cpu_backend(), 1, options);
+    const auto tokens = target.expected.at("input_ids").as<std::int32_t>();
+    RoundPlan plan;
+    laned.add(plan, 0, tokens, 0, kRowIsTapped);
+    ForwardResult result;
+    laned.model->forward(plan, result);
+    BlockDrafter& drafter = *laned.model->block_drafter();
+    drafter.absorb({laned.absorb_lane(0, 0, 0, tokens, false)});
+    std::vector<BlockCandidates> proposed;
+    drafter.propose({{5, static_cast<std::int32_t>(tokens.size()), 4, 1, &laned.pages[0]}}, proposed);
+    return {laned.model->facts().packed_weight_bytes, proposed.at(0)};
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(DrafterBits, LargeProjectionsShrinkAndDraftAlike) {
+  const Result four = run(4), stored = run(0);
+  const std::uint64_t elements = 6ull * kWidth * kHidden;
+  const std::uint64_t saved = stored.packed_bytes - four.packed_bytes;
+  EXPECT_GT(saved, elements * 13 / 10);  // 16 bits -> 4.5 bits: 1.44 bytes an element, less the packing's own
+  EXPECT_LT(saved, elements * 15 / 10);
+  EXPECT_FALSE(test::same_bits(four.candidates.unary, stored.candidates.unary));
+  std::size_t alike = 0;
+  for (std::size_t i = 0; i < four.candidates.tokens.size(); ++i) {
+    const auto depth = i / static_cast<std::size_t>(stored.candidates.candidate_count);
+    const auto begin =
+        stored.candidates.tokens.begin() + static_cast<std::ptrdiff_t>(depth) * stored.candidates.candidate_count;
+    alike += std::find(begin, begin + stored.candidates.candidate_count, four.candidates.tokens[i]) !=
+                     begin + stored.candidates.candidate_count
+                 ? 1
+                 : 0;
+  }
+  EXPECT_GE(alike, four.candidates.tokens.size() * 6 / 10);
+}
+
+}  // namespace
+}  // namespace tensorfold
