@@ -22,12 +22,12 @@ START_SECONDS = 60
 class RunningServer:
     """One server process on a free port; its log is kept for assertions."""
 
-    def __init__(self, *flags, environment=None):
+    def __init__(self, *flags, model=MODEL, environment=None):
         if not BINARY.exists():
             pytest.skip(f"{BINARY} is not built")
-        if not MODEL.exists():
-            pytest.skip(f"no test checkpoint at {MODEL}")
-        command = [str(BINARY), "serve", str(MODEL), "--port", "0", "--name", "tiny", "--context", "256", *flags]
+        if not model.exists():
+            pytest.skip(f"no test checkpoint at {model}")
+        command = [str(BINARY), "serve", str(model), "--port", "0", "--name", "tiny", "--context", "256", *flags]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
         self.log = []
         self.changed = threading.Condition()
@@ -95,8 +95,8 @@ def start_server():
     """Starts further servers with flags of their own; all end with the test."""
     started = []
 
-    def start(*flags, environment=None):
-        started.append(RunningServer(*flags, environment=environment))
+    def start(*flags, **options):
+        started.append(RunningServer(*flags, **options))
         return started[-1]
 
     yield start

@@ -91,10 +91,8 @@ void refuse_tools(const Fields& fields) {
 }
 
 void refuse_formats(const Fields& fields) {
-  for (const char* name : {"suffix"}) {
-    const Json* value = fields.find(name);
-    if (value != nullptr && !asks_for_nothing(*value)) refuse_unbuilt(name);
-  }
+  const Json* suffix = fields.find("suffix");
+  if (suffix != nullptr && !asks_for_nothing(*suffix)) refuse_unbuilt("suffix");
   if (const Json* modalities = fields.array("modalities")) {
     if (modalities->size() != 1 || modalities->front() != "text")
       throw field_error("modalities", "only [\"text\"] is supported");

@@ -49,6 +49,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
     return refuse(fmt::format("{} is not valid JSON (near byte {})", name_, position));
   }
 
+  const std::string& problem() const { return problem_; }
   /// A refusal that names the top-level field in which it happened.
   ApiError error() const {
     if (field_.empty()) return ApiError(400, "invalid_request_error", problem_);
@@ -116,7 +117,9 @@ Json parse_json_text(std::string_view text, std::string_view name) {
 
 Json parse_json_body(std::string_view body) {
   if (is_blank(body)) return Json::object();
-  Json root = parse_json_text(body, "the request body");
+  Json root;
+  BoundedBuilder builder(root, "the request body");
+  if (!Json::sax_parse(body.begin(), body.end(), &builder)) throw builder.error();
   if (!root.is_object()) throw ApiError(400, "invalid_request_error", "the request body must be a JSON object");
   return root;
 }
