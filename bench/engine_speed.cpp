@@ -2,12 +2,12 @@
 // streams, peak memory, and the fraction of the machine's measured read bandwidth that one-stream decoding reaches.
 //
 //   engine_speed MODEL [--threads N] [--prompt-tokens 512] [--reply-tokens 128] [--streams 1,8] [--repetitions 3]
-//                [--repeat 0] [--no-drafts | --compare-drafts] [--json]
+//                [--repeat 0] [--temperature 0] [--no-drafts | --compare-drafts] [--json]
 //
-// Token ids are drawn from a fixed seed; every stream is greedy and ignores stop tokens, so that the work is the same
-// in every run. The tokens of all replies are hashed and printed: equal hashes mean equal tokens. --repeat N makes each
-// prompt of a passage of N ids that is said over and over, which a model goes on copying. --compare-drafts runs every
-// row without and with drafts, in turns, and fails when the tokens differ.
+// Token ids are drawn from a fixed seed; every stream is greedy (or draws with its own fixed seed) and ignores stop
+// tokens, so that the work is the same in every run. The tokens of all replies are hashed and printed: equal hashes
+// mean equal tokens. --repeat N makes each prompt of a passage of N ids that is said over and over, which a model goes
+// on copying. --compare-drafts runs every row without and with drafts, in turns, and fails when the tokens differ.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -42,6 +42,7 @@ struct Options {
   std::vector<int> streams{1, 8};
   int repetitions = 3;
   int repeat = 0;
+  double temperature = 0;
   bool drafts = true;
   bool compare_drafts = false;
   bool json = false;
@@ -101,6 +102,8 @@ std::vector<StreamResult> run_streams(Engine& engine, int count, const Options& 
     }
     request.reply_tokens_max = options.reply_tokens;
     request.drafts = drafts;
+    request.sampling.temperature = options.temperature;
+    request.sampling.seed = static_cast<std::uint64_t>(stream);
     request.ignore_stop_tokens = true;
     handles.push_back(engine.open(std::move(request), [&, stream](StreamEvent&& event) {
       std::lock_guard lock(mutex);
@@ -154,6 +157,8 @@ Options parse(int argc, char** argv) {
       for (std::string item; std::getline(list, item, ',');) options.streams.push_back(std::stoi(item));
     } else if (argument == "--repeat") {
       options.repeat = std::stoi(value());
+    } else if (argument == "--temperature") {
+      options.temperature = std::stod(value());
     } else if (argument == "--no-drafts") {
       options.drafts = false;
     } else if (argument == "--compare-drafts") {
@@ -173,19 +178,20 @@ Options parse(int argc, char** argv) {
 struct Speed {
   double prompt = 0, decode = 0;  // tokens per second, of the best repetition
   std::uint64_t hash = 0;
-  int rounds = 0, drafted = 0, accepted = 0;  // of all streams
+  int rounds = 0, drafted = 0, accepted = 0, widest = 0;  // of all streams
 };
 
 void measure(Engine& engine, int streams, const Options& options, bool drafts, Speed& speed) {
   const auto results = run_streams(engine, streams, options, drafts);
   double first = 0, last = 0;
-  speed.rounds = speed.drafted = speed.accepted = 0;
+  speed.rounds = speed.drafted = speed.accepted = speed.widest = 0;
   for (const auto& result : results) {
     first = std::max(first, result.first_token_seconds);
     last = std::max(last, result.last_token_seconds);
     speed.rounds += result.statistics.rounds;
     speed.drafted += result.statistics.drafted;
     speed.accepted += result.statistics.accepted;
+    speed.widest = std::max(speed.widest, result.statistics.rows_max);
   }
   // Decode rate counts the tokens after every stream's first, over the time in which all decode.
   speed.decode = std::max(speed.decode, streams * (options.reply_tokens - 1) / (last - first));
@@ -205,6 +211,7 @@ nlohmann::json measure_row(Engine& engine, int streams, const Options& options) 
                      {"rounds", speed.rounds},
                      {"drafted", speed.drafted},
                      {"accepted", speed.accepted},
+                     {"widest_window", speed.widest},
                      {"token_hash", fmt::format("{:016x}", speed.hash)}};
   if (!options.compare_drafts) return row;
   if (serial.hash != speed.hash)
@@ -220,8 +227,8 @@ std::string notes_on(const nlohmann::json& row) {
     notes += fmt::format(" ({:.0f} % of the read bandwidth)", 100 * row["bandwidth_fraction"].get<double>());
   }
   if (row["drafted"].get<int>() > 0) {
-    notes += fmt::format(", {} rounds, {} of {} drafts landed", row["rounds"].get<int>(), row["accepted"].get<int>(),
-                         row["drafted"].get<int>());
+    notes += fmt::format(", {} rounds of up to {} rows, {} of {} drafts landed", row["rounds"].get<int>(),
+                         row["widest_window"].get<int>(), row["accepted"].get<int>(), row["drafted"].get<int>());
   }
   if (row.contains("drafted_over_serial")) {
     notes += fmt::format(", {:.2f} times the serial {:.1f} tokens/s", row["drafted_over_serial"].get<double>(),

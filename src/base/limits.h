@@ -48,6 +48,23 @@ inline constexpr std::size_t kAddedTokenBytesMax = 1u << 12;
 inline constexpr std::size_t kNormalizedBytesMax = 512u << 20;
 inline constexpr int kTokenizerStepsMax = 64;  // normalizers, pre-tokenizers, decoders of one tokenizer
 
+// --- grammars --------------------------------------------------------------------------------------------------------
+inline constexpr std::size_t kGrammarSourceBytesMax = 256u << 10;  // a schema, pattern or grammar as a client sends it
+inline constexpr std::size_t kGrammarExpressionsMax = 1u << 16;
+inline constexpr std::size_t kGrammarRulesMax = 1u << 13;
+inline constexpr std::size_t kGrammarLiteralBytesMax = 64u << 10;  // of all literal texts (enum values, property names)
+inline constexpr std::size_t kGrammarTextBytesMax = 1u << 20;      // once written out for xgrammar
+inline constexpr int kGrammarDepthMax = 200;                       // nesting of expressions inside a rule
+inline constexpr int kGrammarRepeatMax = 1024;            // of anything but single characters
+inline constexpr int kGrammarCharacterRepeatMax = 64;     // of a character class: each position has masks of its own
+inline constexpr int kGrammarStringLengthMax = 1'000'000;  // minLength and maxLength
+inline constexpr int kGrammarEscapedLengthMax = 24;       // maxLength up to which a string may hold escapes
+inline constexpr std::int64_t kGrammarCostMax = 4096;     // compile time: a wide character class, once unrolled, counts 32
+inline constexpr int kGrammarMergesMax = 4096;                // allOf, anyOf beside other keywords, $ref beside others
+inline constexpr int kGrammarBlanksMax = 32;                  // between two JSON tokens
+inline constexpr std::size_t kGrammarCacheEntriesMax = 64;
+inline constexpr std::size_t kGrammarCacheBytesMax = 256u << 20;
+
 // --- engine ----------------------------------------------------------------------------------------------------------
 inline constexpr int kWindowRowsMax = 16;        // pending token + drafts of one lane in one pass, as a rule
 inline constexpr int kTreeRowsMax = 16;          // rows of a window that is a tree

@@ -45,6 +45,7 @@ ServedModelOptions model_options(const Arguments& arguments) {
   options.sampling.max_tokens = arguments.integer("--max-tokens");
   if (const auto seed = arguments.text("--seed")) options.sampling.seed = seed_from(*seed);
   options.thinking = !arguments.has("--no-thinking");
+  options.thinking_budget = arguments.integer("--thinking-budget").value_or(0);
   options.effort = arguments.text("--reasoning-effort");
   return options;
 }

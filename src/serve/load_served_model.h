@@ -27,6 +27,7 @@ struct ServedModelOptions {
   SamplingFlags sampling;
   bool thinking = true;
   std::optional<std::string> effort;
+  std::int64_t thinking_budget = 0;
 };
 
 using LoadProgress = std::function<void(double fraction, const std::string& what)>;

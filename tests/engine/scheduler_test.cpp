@@ -136,6 +136,25 @@ TEST(Scheduler, AFullHouseOfDecodingLanesLeavesPromptsSomeRows) {
   }
 }
 
+TEST(Scheduler, DraftsGoAsFarAsTheyPayAndLeavePromptsHalfOfThePass) {
+  LaneWork copying = decode_lane(0), plain = decode_lane(1);
+  for (int i = 0; i < 100; ++i) copying.draft_chances.push_back(0.97);
+  const CostModel costs = measured(0.001, 0.001), window_costs = measured(0.02, 0.0005);
+  Scheduler wide({512, 512, 0.25}, 0);
+  auto rows = by_lane(wide.schedule({copying, plain}, costs, window_costs));
+  EXPECT_EQ(rows.at(0), 101);
+  EXPECT_EQ(rows.at(1), 1);
+  Scheduler bounded({512, 512, 0.041}, 0);  // 40 rows
+  rows = by_lane(bounded.schedule({copying, plain}, costs, window_costs));
+  EXPECT_NEAR(rows.at(0), 39, 1);
+  rows = by_lane(bounded.schedule({copying, plain, prompt_lane(2, 1000)}, costs, window_costs));
+  EXPECT_NEAR(rows.at(0), 19, 1);
+  EXPECT_NEAR(rows.at(2), 20, 1);
+  Scheduler scored({512, 6, 0.25}, 0);  // logits of six rows beyond one a stream fit
+  EXPECT_EQ(by_lane(scored.schedule({copying, plain}, costs, window_costs)).at(0), 7);
+  EXPECT_EQ(by_lane(wide.schedule({copying, plain}, costs, measured(0.0, 0.01))).at(0), 1);  // rows as dear as passes
+}
+
 TEST(Scheduler, ScoredRowsShareABoundedBuffer) {
   Scheduler scheduler({512, 20, 10.0}, 0);
   LaneWork one = prompt_lane(0, 100), two = prompt_lane(1, 200);

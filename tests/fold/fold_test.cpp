@@ -31,6 +31,7 @@ TEST(Fold, FakeModelUnderRandomSchedules) {
   EXPECT_GT(report.trees, 200u);
   EXPECT_GT(report.copies, 0u);
   EXPECT_GT(report.preemptions, 0u);
+  EXPECT_GT(report.wide_windows, 0u);
   for (std::size_t landed = 0; landed <= 15; ++landed) EXPECT_GT(report.windows_by_landed[landed], 0u) << landed;
   std::printf(
       "[ report   ] %llu chains and %llu trees of drafts, %llu streams with copies, %llu of %llu drafts landed\n",

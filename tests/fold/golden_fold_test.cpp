@@ -43,7 +43,7 @@ void expect_folds(const std::string& name, const MakeBackend& make_backend) {
   options.seed = std::hash<std::string>{}(name)&0xffffu;
   options.streams_max = 7;
   options.prompt_tokens_max = 80;
-  options.reply_tokens_max = 12;
+  options.reply_tokens_max = 28;
   options.make_reference = [&](std::int32_t schedule) { return make(schedule, 1); };
   const fold::Report report = fold::run([&](std::int32_t schedule) { return make(schedule, 2); }, options);
   EXPECT_TRUE(report.passed()) << report.first_failure;

@@ -112,7 +112,8 @@ class Schedule {
   std::mutex mutex_;
   std::condition_variable finished_;
   std::size_t finished_count_ = 0;
-  int event_count_ = 0;
+  int event_count_ = 0, events_before_rest_ = 0;
+  bool rest_is_open_ = false;
 };
 
 template <typename... Args>
@@ -126,8 +127,8 @@ void Schedule::draw_streams() {
   model_ = make_model_(number_);
   facts_ = model_->facts();
   context_ = std::min(facts_.context_max, options_.prompt_tokens_max + options_.reply_tokens_max + 1);
-  const std::int32_t count = draw(1, options_.streams_max);
-  std::vector<std::int32_t> shared;  // some prompts begin alike
+  const std::int32_t count = draw(0, 5) == 0 ? 1 : draw(1, options_.streams_max);  // a lone stream's windows are wide
+  std::vector<std::int32_t> shared;                                                // some prompts begin alike
   for (std::int32_t i = 0; i < options_.prompt_tokens_max; ++i) shared.push_back(draw(0, facts_.vocabulary_size - 1));
   for (std::int32_t i = 0; i < count; ++i) {
     records_.push_back(std::make_unique<Record>());
@@ -215,9 +216,11 @@ void Schedule::open(Engine& engine, Record& record, double background_share) {
       return;
     }
     {
-      const std::lock_guard lock(mutex_);
-      ++event_count_;
+      // The engine stands still until the late streams are there, however fast the model is.
+      std::unique_lock lock(mutex_);
+      const bool is_time = ++event_count_ == events_before_rest_;
       finished_.notify_all();
+      if (is_time) finished_.wait(lock, [this] { return rest_is_open_; });
     }
     if (record.events++ != record.cancel_after_events) return;
     const std::lock_guard lock(record.mutex);
@@ -244,6 +247,7 @@ void Schedule::run_engine() {
   oracle_options.tree_share = options_.trees ? 0.25 * draw(0, 4) : 0.0;
   oracle_options.seed = random_();
   oracle_options.known = known_;
+  if (draw(0, 2) == 0) oracle_options.facts.depth_max = limits::kWideWindowRowsMax - 1;
   const auto oracle = std::make_shared<OracleSource>(oracle_options);
   options.drafts = options_.drafts && draw(0, 5) != 0;
   options.draft_sources.push_back(oracle);
@@ -251,16 +255,19 @@ void Schedule::run_engine() {
   std::unique_ptr<Engine> engine = Engine::start(std::move(model_), options);
   // Some come while others run, and take the lanes of those in the background.
   const std::size_t early = draw(0, 1) == 0 ? records_.size() : records_.size() / 2;
-  const int events_before_rest = draw(1, 60);
+  events_before_rest_ = draw(1, 60);
+  rest_is_open_ = early == records_.size();
   for (std::size_t i = 0; i < records_.size(); ++i) {
     if (i == early) {
       std::unique_lock lock(mutex_);
-      finished_.wait(lock, [&] { return event_count_ >= events_before_rest || finished_count_ == early; });
+      finished_.wait(lock, [&] { return event_count_ >= events_before_rest_ || finished_count_ == early; });
     }
     open(*engine, *records_[i], i < early ? 0.5 : 0.1);
   }
   {
     std::unique_lock lock(mutex_);
+    rest_is_open_ = true;
+    finished_.notify_all();
     finished_.wait(lock, [this] { return finished_count_ == records_.size(); });
   }
   engine.reset();  // its thread is done with the oracle

@@ -31,6 +31,13 @@ HttpResponse handle_health(const ServedModel* model, const ServerSnapshot& serve
     body["prompt_tokens_total"] = load.prompt_tokens_total;
     body["completion_tokens_total"] = load.reply_tokens_total;
     body["rounds_total"] = load.rounds_total;
+    DraftCounts drafts;
+    for (const DraftCounts& source : load.drafts_total) {
+      drafts.drafted += source.drafted;
+      drafts.accepted += source.accepted;
+    }
+    body["drafted_total"] = drafts.drafted;
+    body["accepted_total"] = drafts.accepted;
     body["streams"] = facts.lanes;
     body["context_length"] = facts.context;
   }
