@@ -110,7 +110,7 @@ Json parse_json_text(std::string_view text, std::string_view name) {
   Json root;
   BoundedBuilder builder(root, name);
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
-    throw builder.error();
+    throw ApiError(400, "invalid_request_error", builder.problem());
   }
   return root;
 }
