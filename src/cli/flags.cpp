@@ -196,6 +196,10 @@ std::vector<Flag> make_table() {
       {"--schedules", FlagKind::kInteger, kVerify, "N", "random schedules to run (20)", {}, 1, kIntMax},
       {"--seed", FlagKind::kInteger, kVerify, "N", "seed of the schedules (1)", {}, -kUnbounded, kUnbounded},
       {"--json", FlagKind::kSwitch, kVerify, "", "print the report as one JSON object"},
+      {"--bits", FlagKind::kInteger, kConvert, "N", "bits of a weight: 2, 3, 4, 5, 6 or 8 (4)", {}, 2, 8},
+      {"--group", FlagKind::kInteger, kConvert, "N", "weights that share a scale: 32, 64 or 128 (64)", {}, 32, 128},
+      {"--mixed", FlagKind::kText, kConvert, "RULES",
+       "PATTERN=BITS[:GROUP] or PATTERN=none by module path, comma separated; first match wins"},
       {"--profile", FlagKind::kChoice, kServe, "NAME", "names the current defaults", {"stable"}},
       {"--no-update-check", FlagKind::kSwitch, kServe, "", "accepted; there is no update check"},
   };
@@ -406,9 +410,13 @@ Arguments parse_arguments(Command command, const std::vector<std::string>& words
     values.push_back(std::move(value));
   }
   check_together(arguments.values_);
-  if (positionals.empty()) throw UsageError("the following arguments are required: MODEL");
-  if (positionals.size() > 1) throw UsageError(fmt::format("unrecognized arguments: {}", positionals[1]));
+  const std::size_t wanted = command == kConvert ? 2 : 1;
+  if (positionals.size() < wanted) {
+    throw UsageError(fmt::format("the following arguments are required: {}", command == kConvert ? "IN OUT" : "MODEL"));
+  }
+  if (positionals.size() > wanted) throw UsageError(fmt::format("unrecognized arguments: {}", positionals[wanted]));
   arguments.model_ = positionals[0];
+  if (wanted > 1) arguments.output_ = positionals[1];
   return arguments;
 }
 
@@ -420,6 +428,8 @@ std::string usage_line(Command command) {
       return "usage: tensorfold chat MODEL [flags]";
     case kVerify:
       return "usage: tensorfold verify MODEL [flags]";
+    case kConvert:
+      return "usage: tensorfold convert IN OUT [flags]";
     case kInfo:
       break;
   }
@@ -428,8 +438,9 @@ std::string usage_line(Command command) {
 
 std::string help_text(Command command) {
   std::string text = usage_line(command) + "\n\n";
+  text += command == kConvert ? "IN" : "MODEL";
   text +=
-      "MODEL is a folder with config.json and safetensors, a .gguf file, or OWNER/NAME in the Hugging Face cache.\n";
+      " is a folder with config.json and safetensors, a .gguf file, or OWNER/NAME in the Hugging Face cache.\n";
   bool first = true;
   for (const Flag& flag : flag_table()) {
     if ((flag.commands & command) == 0) continue;

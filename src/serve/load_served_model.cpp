@@ -14,6 +14,7 @@
 #include "ops/cpu/cpu_backend.h"
 #include "ops/reference/reference_backend.h"
 #include "serve/api_error.h"
+#include "serve/gguf_vocabulary.h"
 #include "serve/reply_text.h"
 
 namespace tensorfold {
@@ -26,53 +27,6 @@ constexpr std::array<std::string_view, 7> kTurnEnds = {"<|im_end|>",    "<end_of
                                                        "<|endoftext|>", "<|return|>",    "<|eom_id|>"};
 
 constexpr std::size_t kShownValueBytes = 40;
-constexpr std::int64_t kGgufNoToken = 0xffffffff;  // how a file spells "there is none"
-
-std::optional<std::int32_t> metadata_id(const Json& config, const char* key) {
-  const auto found = config.find(key);
-  if (found == config.end() || !found->is_number_integer()) return std::nullopt;
-  const std::int64_t id = found->get<std::int64_t>();
-  if (id == kGgufNoToken || id == -1) return std::nullopt;
-  if (id < 0 || id >= limits::kVocabularySizeMax) {
-    fail(ErrorCode::kInvalidCheckpoint, "{} is {}, outside any vocabulary; download the file again", key, id);
-  }
-  return static_cast<std::int32_t>(id);
-}
-
-std::optional<bool> metadata_flag(const Json& config, const char* key) {
-  const auto found = config.find(key);
-  return found != config.end() && found->is_boolean() ? std::optional<bool>(found->get<bool>()) : std::nullopt;
-}
-
-std::string metadata_text(const Json& config, const char* key, const char* otherwise) {
-  const auto found = config.find(key);
-  return found != config.end() && found->is_string() ? found->get<std::string>() : otherwise;
-}
-
-GgufVocabulary gguf_vocabulary(const Checkpoint& checkpoint) {
-  const Json& config = checkpoint.config();
-  GgufVocabulary vocabulary;
-  vocabulary.model = metadata_text(config, "tokenizer.ggml.model", "");
-  vocabulary.pre = metadata_text(config, "tokenizer.ggml.pre", "default");
-  vocabulary.tokens = checkpoint.gguf_strings("tokenizer.ggml.tokens");
-  if (vocabulary.model == "gpt2") vocabulary.merges = checkpoint.gguf_strings("tokenizer.ggml.merges");
-  if (vocabulary.model == "llama") {
-    for (const double score : checkpoint.gguf_numbers("tokenizer.ggml.scores")) {
-      vocabulary.scores.push_back(static_cast<float>(score));
-    }
-  }
-  for (const double type : checkpoint.gguf_numbers("tokenizer.ggml.token_type")) {
-    vocabulary.token_types.push_back(type >= 0 && type < 256 ? static_cast<std::int32_t>(type) : 0);
-  }
-  vocabulary.bos_token = metadata_id(config, "tokenizer.ggml.bos_token_id").value_or(-1);
-  vocabulary.eos_token = metadata_id(config, "tokenizer.ggml.eos_token_id").value_or(-1);
-  vocabulary.unknown_token = metadata_id(config, "tokenizer.ggml.unknown_token_id").value_or(-1);
-  vocabulary.padding_token = metadata_id(config, "tokenizer.ggml.padding_token_id").value_or(-1);
-  vocabulary.add_bos_token = metadata_flag(config, "tokenizer.ggml.add_bos_token");
-  vocabulary.add_eos_token = metadata_flag(config, "tokenizer.ggml.add_eos_token");
-  vocabulary.add_space_prefix = metadata_flag(config, "tokenizer.ggml.add_space_prefix");
-  return vocabulary;
-}
 
 std::string read_text_file(const std::string& path, std::uint64_t bytes_max) {
   std::ifstream file(path, std::ios::binary);
@@ -96,7 +50,7 @@ std::string template_source(const ServedModelOptions& options, const Checkpoint&
     return source;
   }
   if (checkpoint.container() == Container::kGguf) {
-    return metadata_text(checkpoint.config(), "tokenizer.chat_template", "");
+    return gguf_text(checkpoint.config(), "tokenizer.chat_template", "");
   }
   std::string source = tokenizer.chat_template();
   const std::filesystem::path file = checkpoint.path() / "chat_template.jinja";
@@ -179,7 +133,7 @@ std::vector<std::int32_t> end_tokens(const Checkpoint& checkpoint, const Tokeniz
     if (text_config != config.end() && text_config->is_object()) add_ids(*text_config, "eos_token_id", bound, ids);
     for (const char* key :
          {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
-      if (metadata_id(config, key)) add_ids(config, key, bound, ids);
+      if (gguf_token_id(config, key)) add_ids(config, key, bound, ids);
     }
   }
   if (checkpoint.generation_config().is_object()) add_ids(checkpoint.generation_config(), "eos_token_id", bound, ids);

@@ -66,7 +66,7 @@ TEST(TerminalText, LeavesNothingThatATerminalObeys) {
 
 TEST(Flags, HelpAnywhereAndItListsEveryFlag) {
   EXPECT_TRUE(parse_arguments(kServe, {"--port", "x", "-h"}).help());
-  for (const Command command : {kServe, kChat, kInfo, kVerify}) {
+  for (const Command command : {kServe, kChat, kInfo, kVerify, kConvert}) {
     const std::string help = help_text(command);
     for (const Flag& flag : flag_table()) {
       if ((flag.commands & command) == 0) continue;
