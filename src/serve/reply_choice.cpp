@@ -37,6 +37,7 @@ void ReplyChoice::open(std::function<void()> notify) {
   stream.id = index_ == 0 ? request.id : fmt::format("{}#{}", request.id, index_);
   stream.prompt.owner = request.owner;
   stream.prompt.tokens = setting_.prompt.tokens;
+  stream.marks = setting_.prompt.marks;
   stream.reply_tokens_max = setting_.reply_tokens_max;
   stream.sampling = sampling_;
   stream.logit_rule = setting_.logit_rule;
