@@ -103,7 +103,6 @@ inline constexpr int kHttpDrainSecondsMax = 60;      // running replies may fini
 inline constexpr int kSseKeepaliveSeconds = 10;
 inline constexpr int kJsonDepthMax = 200;
 inline constexpr std::size_t kJsonObjectKeysMax = 1024;  // ordered objects search linearly
-inline constexpr int kChoicesMax = 8;  // n: replies of one request
 inline constexpr std::size_t kStopStringsMax = 64;
 inline constexpr std::size_t kStopStringBytesMax = 4096;
 
