@@ -13,9 +13,10 @@ ALLOWED = {
     # checkpoint/weight_format.h is plain data about how weights lie in a file; kernels pack from it.
     "ops": {"base", "checkpoint/weight_format.h"},
     "model": {"base", "ops", "checkpoint"},
+    "convert": {"base", "model", "checkpoint"},
     "engine": {"base", "model", "ops"},
     "serve": {"base", "engine", "model", "ops", "text", "hub", "grammar", "checkpoint"},
-    "cli": {"base", "serve", "engine", "model", "ops", "text", "hub", "grammar", "checkpoint"},
+    "cli": {"base", "convert", "serve", "engine", "model", "ops", "text", "hub", "grammar", "checkpoint"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 

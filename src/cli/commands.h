@@ -10,6 +10,8 @@ namespace tensorfold::cli {
 int run_serve(const std::vector<std::string>& words);
 int run_info(const std::vector<std::string>& words);
 int run_chat(const std::vector<std::string>& words);
+int run_verify(const std::vector<std::string>& words);
+int run_convert(const std::vector<std::string>& words);
 int run_capabilities(const std::vector<std::string>& words);
 
 /// "0.1.0".

@@ -15,6 +15,7 @@ constexpr double kIntMax = 2147483647.0;
 constexpr double kUnbounded = std::numeric_limits<double>::max();
 constexpr double kGibMax = 1u << 20;
 constexpr unsigned kBoth = kServe | kChat;
+constexpr unsigned kComputing = kServe | kChat | kVerify;
 
 std::vector<Flag> make_table() {
   return {
@@ -143,14 +144,62 @@ std::vector<Flag> make_table() {
        "LEVEL",
        "default effort (the template's own)",
        {"minimal", "low", "medium", "high", "xhigh", "max"}},
-      {"--backend", FlagKind::kChoice, kBoth, "NAME", "what computes (auto)", {"auto", "cpu", "reference"}},
+      {"--no-drafts", FlagKind::kSwitch, kBoth, "", "draft nothing: the serial reference, token for token the same"},
+      {"--drafter",
+       FlagKind::kText,
+       kBoth,
+       "DIR",
+       "block drafter: a folder or OWNER/NAME in the cache (dflash2/ beside the model, where there is one)"},
+      {"--drafter-bits",
+       FlagKind::kInteger,
+       kBoth,
+       "N",
+       "4 packs the drafter's large matrices, 0 keeps them (4)",
+       {},
+       0,
+       4},
+      {"--mtp-drafts",
+       FlagKind::kInteger,
+       kBoth,
+       "N",
+       "most tokens the MTP head drafts; 0 = none (as many as it is good for)",
+       {},
+       0,
+       64},
+      {"--mtp-confidence",
+       FlagKind::kNumber,
+       kBoth,
+       "P",
+       "chance below which a chain of MTP drafts ends (0.3)",
+       {},
+       0,
+       1},
+      {"--recall", FlagKind::kSwitch, kServe, "", "draft from earlier requests; keeps their token ids on disk"},
+      {"--recall-dir", FlagKind::kText, kServe, "DIR", "where (~/.cache/tensorfold/recall); implies --recall"},
+      {"--recall-gib",
+       FlagKind::kNumber,
+       kServe,
+       "GIB",
+       "most disk space, oldest ids leave first (0.0625); implies --recall",
+       {},
+       0.00390625,
+       8},
+      {"--recall-read-only", FlagKind::kSwitch, kServe, "", "draft from what is there, add nothing; implies --recall"},
+      {"--backend", FlagKind::kChoice, kComputing, "NAME", "what computes (auto)", {"auto", "cpu", "reference"}},
       {"--rounding",
        FlagKind::kChoice,
-       kBoth,
+       kComputing,
        "RULE",
        "reference backend: round nothing, or where the CPU rounds (none)",
        {"none", "backend"}},
-      {"--threads", FlagKind::kInteger, kBoth, "N", "compute threads (all cores)", {}, 1, 4096},
+      {"--threads", FlagKind::kInteger, kComputing, "N", "compute threads (all cores)", {}, 1, 4096},
+      {"--schedules", FlagKind::kInteger, kVerify, "N", "random schedules to run (20)", {}, 1, kIntMax},
+      {"--seed", FlagKind::kInteger, kVerify, "N", "seed of the schedules (1)", {}, -kUnbounded, kUnbounded},
+      {"--json", FlagKind::kSwitch, kVerify, "", "print the report as one JSON object"},
+      {"--bits", FlagKind::kInteger, kConvert, "N", "bits of a weight: 2, 3, 4, 5, 6 or 8 (4)", {}, 2, 8},
+      {"--group", FlagKind::kInteger, kConvert, "N", "weights that share a scale: 32, 64 or 128 (64)", {}, 32, 128},
+      {"--mixed", FlagKind::kText, kConvert, "RULES",
+       "PATTERN=BITS[:GROUP] or PATTERN=none by module path, comma separated; first match wins"},
       {"--profile", FlagKind::kChoice, kServe, "NAME", "names the current defaults", {"stable"}},
       {"--no-update-check", FlagKind::kSwitch, kServe, "", "accepted; there is no update check"},
   };
@@ -207,6 +256,12 @@ void check_together(const std::map<std::string, std::vector<std::string>, std::l
   if (values.count("--thinking") > 0 && values.count("--no-thinking") > 0) {
     throw UsageError("argument --thinking: not allowed with --no-thinking");
   }
+  if (const auto bits = values.find("--drafter-bits"); bits != values.end() && !bits->second.empty()) {
+    const double value = parse_number(bits->second.back());
+    if (value != 0 && value != 4) {
+      throw UsageError(fmt::format("argument --drafter-bits: must be 0 or 4, not {}", bits->second.back()));
+    }
+  }
 }
 
 }  // namespace
@@ -230,19 +285,10 @@ const std::vector<std::string_view>& unbuilt_flags() {
                                                       "--thinking-reserve",
                                                       "--loop-guard",
                                                       "--loop-guard-stop",
-                                                      "--no-drafts",
-                                                      "--drafter",
-                                                      "--drafter-bits",
-                                                      "--mtp-drafts",
-                                                      "--mtp-confidence",
                                                       "--record",
                                                       "--checkpoint-slots",
                                                       "--snapshot-dir",
                                                       "--max-snapshots",
-                                                      "--recall",
-                                                      "--recall-dir",
-                                                      "--recall-gib",
-                                                      "--recall-read-only",
                                                       "--keep-warm",
                                                       "--compact-at",
                                                       "--compact-keep",
@@ -364,9 +410,13 @@ Arguments parse_arguments(Command command, const std::vector<std::string>& words
     values.push_back(std::move(value));
   }
   check_together(arguments.values_);
-  if (positionals.empty()) throw UsageError("the following arguments are required: MODEL");
-  if (positionals.size() > 1) throw UsageError(fmt::format("unrecognized arguments: {}", positionals[1]));
+  const std::size_t wanted = command == kConvert ? 2 : 1;
+  if (positionals.size() < wanted) {
+    throw UsageError(fmt::format("the following arguments are required: {}", command == kConvert ? "IN OUT" : "MODEL"));
+  }
+  if (positionals.size() > wanted) throw UsageError(fmt::format("unrecognized arguments: {}", positionals[wanted]));
   arguments.model_ = positionals[0];
+  if (wanted > 1) arguments.output_ = positionals[1];
   return arguments;
 }
 
@@ -376,6 +426,10 @@ std::string usage_line(Command command) {
       return "usage: tensorfold serve MODEL [flags]";
     case kChat:
       return "usage: tensorfold chat MODEL [flags]";
+    case kVerify:
+      return "usage: tensorfold verify MODEL [flags]";
+    case kConvert:
+      return "usage: tensorfold convert IN OUT [flags]";
     case kInfo:
       break;
   }
@@ -384,8 +438,9 @@ std::string usage_line(Command command) {
 
 std::string help_text(Command command) {
   std::string text = usage_line(command) + "\n\n";
+  text += command == kConvert ? "IN" : "MODEL";
   text +=
-      "MODEL is a folder with config.json and safetensors, a .gguf file, or OWNER/NAME in the Hugging Face cache.\n";
+      " is a folder with config.json and safetensors, a .gguf file, or OWNER/NAME in the Hugging Face cache.\n";
   bool first = true;
   for (const Flag& flag : flag_table()) {
     if ((flag.commands & command) == 0) continue;

@@ -19,6 +19,8 @@ std::string summary() {
          "  serve MODEL [flags]    answer OpenAI-style requests from MODEL\n"
          "  chat MODEL [flags]     talk to MODEL in this terminal\n"
          "  info MODEL             what MODEL is and what it needs\n"
+         "  verify MODEL [flags]   check on this machine that replies don't depend on how they are computed\n"
+         "  convert IN OUT         quantise a checkpoint to MLX affine\n"
          "  capabilities --json    what this build serves, for programs\n"
          "  --version              program and version\n"
          "  --help, -h             this text; also after a command\n\n" +
@@ -30,7 +32,8 @@ struct Entry {
   int (*run)(const std::vector<std::string>&);
 };
 constexpr Entry kCommands[] = {
-    {"serve", run_serve}, {"info", run_info}, {"chat", run_chat}, {"capabilities", run_capabilities}};
+    {"serve", run_serve},   {"info", run_info},       {"chat", run_chat},
+    {"verify", run_verify}, {"convert", run_convert}, {"capabilities", run_capabilities}};
 
 /// Commands of the API reference that this build doesn't have.
 constexpr const char* kUnbuiltCommands[] = {"models",  "pull", "benchmark", "web",     "slide", "update",
@@ -50,7 +53,8 @@ int dispatch(const std::string& command, const std::vector<std::string>& words) 
     try {
       return entry.run(words);
     } catch (const UsageError& error) {
-      std::fprintf(stderr, "usage: tensorfold %s MODEL [flags]\ntensorfold %s: error: %s\n", entry.name, entry.name,
+      const char* operands = entry.run == run_convert ? "IN OUT" : "MODEL";
+      std::fprintf(stderr, "usage: tensorfold %s %s [flags]\ntensorfold %s: error: %s\n", entry.name, operands, entry.name,
                    error.what());
       return kUsage;
     }

@@ -14,6 +14,7 @@
 #include "ops/cpu/cpu_backend.h"
 #include "ops/reference/reference_backend.h"
 #include "serve/api_error.h"
+#include "serve/gguf_vocabulary.h"
 #include "serve/reply_text.h"
 
 namespace tensorfold {
@@ -26,53 +27,6 @@ constexpr std::array<std::string_view, 7> kTurnEnds = {"<|im_end|>",    "<end_of
                                                        "<|endoftext|>", "<|return|>",    "<|eom_id|>"};
 
 constexpr std::size_t kShownValueBytes = 40;
-constexpr std::int64_t kGgufNoToken = 0xffffffff;  // how a file spells "there is none"
-
-std::optional<std::int32_t> metadata_id(const Json& config, const char* key) {
-  const auto found = config.find(key);
-  if (found == config.end() || !found->is_number_integer()) return std::nullopt;
-  const std::int64_t id = found->get<std::int64_t>();
-  if (id == kGgufNoToken || id == -1) return std::nullopt;
-  if (id < 0 || id >= limits::kVocabularySizeMax) {
-    fail(ErrorCode::kInvalidCheckpoint, "{} is {}, outside any vocabulary; download the file again", key, id);
-  }
-  return static_cast<std::int32_t>(id);
-}
-
-std::optional<bool> metadata_flag(const Json& config, const char* key) {
-  const auto found = config.find(key);
-  return found != config.end() && found->is_boolean() ? std::optional<bool>(found->get<bool>()) : std::nullopt;
-}
-
-std::string metadata_text(const Json& config, const char* key, const char* otherwise) {
-  const auto found = config.find(key);
-  return found != config.end() && found->is_string() ? found->get<std::string>() : otherwise;
-}
-
-GgufVocabulary gguf_vocabulary(const Checkpoint& checkpoint) {
-  const Json& config = checkpoint.config();
-  GgufVocabulary vocabulary;
-  vocabulary.model = metadata_text(config, "tokenizer.ggml.model", "");
-  vocabulary.pre = metadata_text(config, "tokenizer.ggml.pre", "default");
-  vocabulary.tokens = checkpoint.gguf_strings("tokenizer.ggml.tokens");
-  if (vocabulary.model == "gpt2") vocabulary.merges = checkpoint.gguf_strings("tokenizer.ggml.merges");
-  if (vocabulary.model == "llama") {
-    for (const double score : checkpoint.gguf_numbers("tokenizer.ggml.scores")) {
-      vocabulary.scores.push_back(static_cast<float>(score));
-    }
-  }
-  for (const double type : checkpoint.gguf_numbers("tokenizer.ggml.token_type")) {
-    vocabulary.token_types.push_back(type >= 0 && type < 256 ? static_cast<std::int32_t>(type) : 0);
-  }
-  vocabulary.bos_token = metadata_id(config, "tokenizer.ggml.bos_token_id").value_or(-1);
-  vocabulary.eos_token = metadata_id(config, "tokenizer.ggml.eos_token_id").value_or(-1);
-  vocabulary.unknown_token = metadata_id(config, "tokenizer.ggml.unknown_token_id").value_or(-1);
-  vocabulary.padding_token = metadata_id(config, "tokenizer.ggml.padding_token_id").value_or(-1);
-  vocabulary.add_bos_token = metadata_flag(config, "tokenizer.ggml.add_bos_token");
-  vocabulary.add_eos_token = metadata_flag(config, "tokenizer.ggml.add_eos_token");
-  vocabulary.add_space_prefix = metadata_flag(config, "tokenizer.ggml.add_space_prefix");
-  return vocabulary;
-}
 
 std::string read_text_file(const std::string& path, std::uint64_t bytes_max) {
   std::ifstream file(path, std::ios::binary);
@@ -96,7 +50,7 @@ std::string template_source(const ServedModelOptions& options, const Checkpoint&
     return source;
   }
   if (checkpoint.container() == Container::kGguf) {
-    return metadata_text(checkpoint.config(), "tokenizer.chat_template", "");
+    return gguf_text(checkpoint.config(), "tokenizer.chat_template", "");
   }
   std::string source = tokenizer.chat_template();
   const std::filesystem::path file = checkpoint.path() / "chat_template.jinja";
@@ -105,14 +59,6 @@ std::string template_source(const ServedModelOptions& options, const Checkpoint&
     source = read_text_file(file.string(), limits::kTemplateSourceBytesMax);
   }
   return source;
-}
-
-std::unique_ptr<ops::Backend> make_backend(const ServedModelOptions& options) {
-  if (options.backend == "reference") {
-    const auto rounding = options.rounding == "backend" ? ops::Rounding::kBackend : ops::Rounding::kNone;
-    return ops::make_reference_backend(rounding, std::max(options.threads, 1));
-  }
-  return ops::make_cpu_backend({.threads = options.threads, .path = ""});
 }
 
 /// Rows that the checkpoint says its vocabulary has; a tokenizer may know fewer (padding), never more that can be
@@ -163,6 +109,14 @@ std::vector<std::string> public_names(const ServedModelOptions& options) {
 
 }  // namespace
 
+std::unique_ptr<ops::Backend> make_backend(const ServedModelOptions& options) {
+  if (options.backend == "reference") {
+    const auto rounding = options.rounding == "backend" ? ops::Rounding::kBackend : ops::Rounding::kNone;
+    return ops::make_reference_backend(rounding, std::max(options.threads, 1));
+  }
+  return ops::make_cpu_backend({.threads = options.threads, .path = ""});
+}
+
 std::shared_ptr<const Tokenizer> load_tokenizer(const Checkpoint& checkpoint) {
   if (checkpoint.container() == Container::kGguf) return Tokenizer::from_gguf(gguf_vocabulary(checkpoint));
   return Tokenizer::from_directory(checkpoint.path());
@@ -179,7 +133,7 @@ std::vector<std::int32_t> end_tokens(const Checkpoint& checkpoint, const Tokeniz
     if (text_config != config.end() && text_config->is_object()) add_ids(*text_config, "eos_token_id", bound, ids);
     for (const char* key :
          {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
-      if (metadata_id(config, key)) add_ids(config, key, bound, ids);
+      if (gguf_token_id(config, key)) add_ids(config, key, bound, ids);
     }
   }
   if (checkpoint.generation_config().is_object()) add_ids(checkpoint.generation_config(), "eos_token_id", bound, ids);
@@ -221,8 +175,12 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
   model->stop_tokens = end_tokens(*checkpoint, *model->tokenizer, source);
   model->thinking_default = options.thinking && model->prompts && model->prompts->facts().has_thinking_switch;
   model->effort_default = options.effort;
+  const auto vocabulary_size = static_cast<std::int32_t>(
+      std::min<std::int64_t>(vocabulary_bound(checkpoint->config(), *model->tokenizer), limits::kVocabularySizeMax));
+  const std::shared_ptr<RecallStore> recall = open_recall(options.drafts, *model->tokenizer, vocabulary_size);
   model->thinking_budget = options.thinking_budget;
   LoadOptions load;
+  set_drafters(options.drafts, load);
   load.context_max = options.context;
   load.progress = report;
   std::unique_ptr<LanguageModel> language_model = load_language_model(checkpoint, make_backend(options), load);
@@ -237,6 +195,10 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
   engine.prompt_cache_over_cap = options.prompt_cache_over_cap;
   engine.prompt_cache_shared = options.prompt_cache_shared;
   engine.learn = options.learn;
+  engine.drafts = options.drafts.drafts;
+  engine.recall = recall;
+  engine.mtp_drafts = options.drafts.mtp_drafts.value_or(-1);
+  engine.mtp_confidence = options.drafts.mtp_confidence.value_or(-1.0);
   report(1.0, "starting the engine");
   model->engine = Engine::start(std::move(language_model), engine);
   return model;

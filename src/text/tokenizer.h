@@ -28,6 +28,10 @@ struct GgufVocabulary {
   std::optional<bool> add_bos_token, add_eos_token, add_space_prefix;
 };
 
+/// The vocabulary as the text of a tokenizer.json that gives the same ids, for conversions. Throws Error(kUnsupported) for
+/// a score-based ("llama") vocabulary.
+std::string gguf_tokenizer_json(const GgufVocabulary& vocabulary);
+
 /// A piece of a rendered prompt. `control` text was written by the template (added tokens are parsed in it); other text
 /// came from a message and never yields a control token.
 struct PromptSegment {

@@ -1,6 +1,7 @@
 // Tokenizers from a GGUF file's metadata. The file names its pre-tokenizer instead of describing it; the patterns for
 // each name are those of the models' own tokenizer.json.
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/limits.h"
@@ -195,7 +196,60 @@ TokenizerParts read_scores_model(GgufVocabulary& vocabulary) {
   return parts;
 }
 
+nlohmann::ordered_json pre_tokenizer_json(const PreType& type) {
+  nlohmann::ordered_json parts = nlohmann::ordered_json::array();
+  for (const std::string_view pattern : type.patterns) {
+    parts.push_back({{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+  }
+  parts.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}});
+  return {{"type", "Sequence"}, {"pretokenizers", parts}};
+}
+
+nlohmann::ordered_json added_tokens_json(const GgufVocabulary& vocabulary) {
+  nlohmann::ordered_json added = nlohmann::ordered_json::array();
+  for (std::size_t id = 0; id < vocabulary.token_types.size(); ++id) {
+    const std::int32_t type = vocabulary.token_types[id];
+    if (type != kControlType && type != kUserDefinedType && type != kUnknownType) continue;
+    added.push_back({{"id", id},
+                     {"content", unicode::to_valid_utf8(vocabulary.tokens[id])},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", type != kUserDefinedType}});
+  }
+  return added;
+}
+
 }  // namespace
+
+std::string gguf_tokenizer_json(const GgufVocabulary& vocabulary) {
+  check(vocabulary);
+  if (vocabulary.model != "gpt2") {
+    fail(ErrorCode::kUnsupported, "GGUF: a tokenizer of the model '{}' can't be written as tokenizer.json", vocabulary.model);
+  }
+  const PreType& type = find_pre_type(vocabulary.pre);
+  nlohmann::json entries = nlohmann::json::object();  // sorted by text: large objects of the other kind search linearly
+  for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (!entries.emplace(unicode::to_valid_utf8(vocabulary.tokens[id]), id).second) {
+      fail(ErrorCode::kInvalidCheckpoint, "GGUF: the token {} is in the vocabulary twice", id);
+    }
+  }
+  nlohmann::json merges = nlohmann::json::array();
+  for (const std::string& merge : vocabulary.merges) merges.push_back(unicode::to_valid_utf8(merge));
+  nlohmann::ordered_json document{{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
+  document["added_tokens"] = added_tokens_json(vocabulary);
+  document["normalizer"] = type.normal_form_c ? nlohmann::ordered_json{{"type", "NFC"}} : nlohmann::ordered_json();
+  document["pre_tokenizer"] = pre_tokenizer_json(type);
+  document["post_processor"] = nullptr;
+  document["decoder"] = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
+  document["model"] = {{"type", "BPE"},          {"dropout", nullptr},       {"unk_token", nullptr},
+                       {"continuing_subword_prefix", nullptr}, {"end_of_word_suffix", nullptr}, {"fuse_unk", false},
+                       {"byte_fallback", false}, {"ignore_merges", type.ignore_merges}};
+  document["model"]["vocab"] = std::move(entries);
+  document["model"]["merges"] = std::move(merges);
+  return document.dump() + "\n";
+}
 
 std::shared_ptr<const Tokenizer> Tokenizer::from_gguf(GgufVocabulary vocabulary) {
   check(vocabulary);

@@ -205,7 +205,7 @@ def test_the_same_text_under_different_keys(model, start_server, reference):
 
 def test_a_restart_in_the_middle(model, start_server, reference, tmp_path):
     flags = ["--context", CONTEXT, "--learn-conversations", "--learn-dir", str(tmp_path), "--learn-min-free-gib", "0"]
-    messages = [{"role": "user", "content": "Let us count, slowly and aloud, from one on. " * 6}]
+    messages = [{"role": "user", "content": "Let us count, slowly and aloud, from one on. " * 7}]
     for turn in range(3):
         server = start_server(*flags, model=model)
         server.wait_for("learning: ")

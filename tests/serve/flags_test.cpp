@@ -66,9 +66,13 @@ TEST(TerminalText, LeavesNothingThatATerminalObeys) {
 
 TEST(Flags, HelpAnywhereAndItListsEveryFlag) {
   EXPECT_TRUE(parse_arguments(kServe, {"--port", "x", "-h"}).help());
-  const std::string help = help_text(kServe);
-  for (const Flag& flag : flag_table())
-    EXPECT_NE(help.find(std::string(flag.name) + " "), std::string::npos) << flag.name;
+  for (const Command command : {kServe, kChat, kInfo, kVerify, kConvert}) {
+    const std::string help = help_text(command);
+    for (const Flag& flag : flag_table()) {
+      if ((flag.commands & command) == 0) continue;
+      EXPECT_NE(help.find("  " + std::string(flag.name) + " "), std::string::npos) << flag.name << " of " << command;
+    }
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // See request_parser.h. Field rules: api.md 3.4 and 3.6.
 #include "serve/api/request_parser.h"
 
+#include "base/limits.h"
 #include "serve/api/fields.h"
 #include "serve/api/json_body.h"
 #include "serve/api/structured_fields.h"
@@ -16,7 +17,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kTopLogprobsMax = 20;
 constexpr double kPenaltyMax = 2.0;
-constexpr std::int64_t kChoicesMax = 8;
 constexpr std::size_t kIdDigits = 32;
 
 void parse_sampling(const Fields& fields, std::int32_t vocabulary_size, GenerationRequest& request) {
@@ -52,8 +52,8 @@ void parse_max_tokens(const Fields& fields, GenerationRequest& request, bool zer
 /// n, and best_of where it asks for nothing more.
 void parse_choices(const Fields& fields, GenerationRequest& request) {
   const std::int64_t choices = fields.integer("n").value_or(1);
-  if (choices < 1 || choices > kChoicesMax) {
-    throw field_error("n", fmt::format("must be between 1 and {}", kChoicesMax));
+  if (choices < 1 || choices > limits::kChoicesMax) {
+    throw field_error("n", fmt::format("must be between 1 and {}", limits::kChoicesMax));
   }
   request.choices = static_cast<int>(choices);
   if (fields.integer("best_of").value_or(choices) != choices) {
