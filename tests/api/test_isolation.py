@@ -70,6 +70,12 @@ def text_of(reply):
     return reply.choices[0].message.content
 
 
+def of_tokens(client, sentence, tokens):
+    """The sentence as often as it takes to have so many tokens, whatever the tokenizer."""
+    one = client.post("/tokenize", cast_to=object, body={"prompt": sentence})["count"]
+    return sentence * -(-tokens // one)
+
+
 def streamed(client, request):
     """Text and ids of a streamed reply."""
     text, tokens = "", None
@@ -115,6 +121,7 @@ def test_drafted_and_serial_streams_side_by_side(shared, reference):
     for i, (drafted, plain) in enumerate(zip(replies[::2], replies[1::2])):
         assert ids(drafted) == ids(plain) == alone[i]
         assert plain.model_extra["tensorfold"]["drafted"] == 0
+    assert sum(reply.model_extra["tensorfold"]["drafted"] for reply in replies) > 0
 
 
 def test_a_stream_has_the_bytes_of_the_whole_reply(shared, reference):
@@ -205,7 +212,8 @@ def test_the_same_text_under_different_keys(model, start_server, reference):
 
 def test_a_restart_in_the_middle(model, start_server, reference, tmp_path):
     flags = ["--context", CONTEXT, "--learn-conversations", "--learn-dir", str(tmp_path), "--learn-min-free-gib", "0"]
-    messages = [{"role": "user", "content": "Let us count, slowly and aloud, from one on. " * 7}]
+    text = of_tokens(reference, "Let us count, slowly and aloud, from one on. ", 280)
+    messages = [{"role": "user", "content": text}]
     for turn in range(3):
         server = start_server(*flags, model=model)
         server.wait_for("learning: ")
@@ -231,7 +239,7 @@ def test_a_restart_in_the_middle(model, start_server, reference, tmp_path):
 
 
 def test_a_state_written_beside_others_serves_fifty_suffixes(shared, reference):
-    base = "These are the rules of the house, which everybody knows by heart. " * 3
+    base = of_tokens(shared, "These are the rules of the house, which everybody knows by heart. ", 160)
     stopping = threading.Event()
 
     def neighbour(i):
