@@ -33,8 +33,8 @@ def shared(model):
 
 @pytest.fixture(scope="module")
 def reference(model):
-    """One request at a time, without drafts, on a server that keeps no prefix."""
-    running = RunningServer("--context", CONTEXT, "--parallel", "1", "--prompt-cache-gib", "0", "--no-drafts", model=model)
+    """A server that keeps no prefix and runs one request at a time; serial() asks it without drafts."""
+    running = RunningServer("--context", CONTEXT, "--parallel", "1", "--prompt-cache-gib", "0", model=model)
     yield running.client()
     assert running.stop() == 0
 
@@ -50,6 +50,14 @@ def ask(client, request):
     return client.chat.completions.create(**request)
 
 
+def undrafted(request):
+    return {**request, "extra_body": {**request["extra_body"], "draft": False}}
+
+
+def serial(client, request):
+    return ask(client, undrafted(request))
+
+
 def ids(reply):
     return reply.choices[0].model_extra["token_ids"]
 
@@ -60,6 +68,12 @@ def cached(reply):
 
 def text_of(reply):
     return reply.choices[0].message.content
+
+
+def of_tokens(client, sentence, tokens):
+    """The sentence as often as it takes to have so many tokens, whatever the tokenizer."""
+    one = client.post("/tokenize", cast_to=object, body={"prompt": sentence})["count"]
+    return sentence * -(-tokens // one)
 
 
 def streamed(client, request):
@@ -90,7 +104,7 @@ def test_sixteen_marked_prompts_at_once(shared, reference):
         body(f"My code word is {mark}. Repeat the code word: {mark} {mark}", seed=i, temperature=0.9 if i % 2 else 0)
         for i, mark in enumerate(marks)
     ]
-    alone = [ask(reference, request) for request in requests]
+    alone = [serial(reference, request) for request in requests]
     for _ in range(2):
         replies = together([lambda r=request: ask(shared, r) for request in requests])
         for i, reply in enumerate(replies):
@@ -101,13 +115,13 @@ def test_sixteen_marked_prompts_at_once(shared, reference):
 def test_drafted_and_serial_streams_side_by_side(shared, reference):
     texts = [f"one two three {i} one two three {i} one two three {i} one two" for i in range(8)]
     requests = [body(text, seed=i, temperature=0 if i % 2 else 1.0, tokens=48) for i, text in enumerate(texts)]
-    alone = [ids(ask(reference, request)) for request in requests]
-    serial = [{**request, "extra_body": {**request["extra_body"], "draft": False}} for request in requests]
-    mixed = [call for pair in zip(requests, serial) for call in pair]
+    alone = [ids(serial(reference, request)) for request in requests]
+    mixed = [call for request in requests for call in (request, undrafted(request))]
     replies = together([lambda r=request: ask(shared, r) for request in mixed])
-    for i, (drafted, undrafted) in enumerate(zip(replies[::2], replies[1::2])):
-        assert ids(drafted) == ids(undrafted) == alone[i]
-        assert undrafted.model_extra["tensorfold"]["drafted"] == 0
+    for i, (drafted, plain) in enumerate(zip(replies[::2], replies[1::2])):
+        assert ids(drafted) == ids(plain) == alone[i]
+        assert plain.model_extra["tensorfold"]["drafted"] == 0
+    assert sum(reply.model_extra["tensorfold"]["drafted"] for reply in replies) > 0
 
 
 def test_a_stream_has_the_bytes_of_the_whole_reply(shared, reference):
@@ -116,7 +130,7 @@ def test_a_stream_has_the_bytes_of_the_whole_reply(shared, reference):
     for seed in range(6):
         # Replies made of this text's tokens in a random order: quotes, escapes, and characters cut anywhere.
         request = body(f"Write: {TEXT} {TEXT}", seed=seed, tokens=60, temperature=1.5, logit_bias=bias)
-        alone = ask(reference, request)
+        alone = serial(reference, request)
         assert set(ids(alone)) <= set(tokens)
         whole, (text, stream_ids) = together([lambda: ask(shared, request), lambda: streamed(shared, request)])
         assert ids(whole) == stream_ids == ids(alone)
@@ -129,7 +143,7 @@ def test_a_stream_has_the_bytes_of_the_whole_reply(shared, reference):
 
 def test_cancelled_neighbours_leave_no_trace(shared, reference):
     requests = [body(f"A long story about number {i}.", seed=i, tokens=60) for i in range(4)]
-    alone = [ids(ask(reference, request)) for request in requests]
+    alone = [ids(serial(reference, request)) for request in requests]
     chance = random.Random(5)
     stopping = threading.Event()
 
@@ -171,7 +185,7 @@ def test_a_tiny_cache_tells_the_truth_and_no_secret(model, start_server, referen
         reply = ask(client, request)
         key = json.dumps(request)
         if key not in alone:
-            alone[key] = ids(ask(reference, request))
+            alone[key] = ids(serial(reference, request))
         assert ids(reply) == alone[key]
         longest = max((common_prefix(prompt, other) for other in seen), default=0)
         assert cached(reply) <= min(longest, len(prompt) - 1)
@@ -183,7 +197,7 @@ def test_a_tiny_cache_tells_the_truth_and_no_secret(model, start_server, referen
 def test_the_same_text_under_different_keys(model, start_server, reference):
     server = start_server("--context", CONTEXT, "--api-key", "first", "--api-key", "second", model=model)
     request = body("The same long text for both of them. " * 6, seed=3)
-    alone = ids(ask(reference, request))
+    alone = ids(serial(reference, request))
     first, second = server.client("first"), server.client("second")
     one = ask(first, request)
     other = ask(second, request)
@@ -198,14 +212,15 @@ def test_the_same_text_under_different_keys(model, start_server, reference):
 
 def test_a_restart_in_the_middle(model, start_server, reference, tmp_path):
     flags = ["--context", CONTEXT, "--learn-conversations", "--learn-dir", str(tmp_path), "--learn-min-free-gib", "0"]
-    messages = [{"role": "user", "content": "Let us count, slowly and aloud, from one on. " * 7}]
+    text = of_tokens(reference, "Let us count, slowly and aloud, from one on. ", 280)
+    messages = [{"role": "user", "content": text}]
     for turn in range(3):
         server = start_server(*flags, model=model)
         server.wait_for("learning: ")
         client = server.client()
         request = body(messages, seed=turn, tokens=12)
         reply = ask(client, request)
-        assert ids(reply) == ids(ask(reference, request)), turn
+        assert ids(reply) == ids(serial(reference, request)), turn
         if turn:
             assert cached(reply) >= 128
         # In the middle of another reply the server dies, once politely and else by kill -9.
@@ -224,7 +239,7 @@ def test_a_restart_in_the_middle(model, start_server, reference, tmp_path):
 
 
 def test_a_state_written_beside_others_serves_fifty_suffixes(shared, reference):
-    base = "These are the rules of the house, which everybody knows by heart. " * 3
+    base = of_tokens(shared, "These are the rules of the house, which everybody knows by heart. ", 160)
     stopping = threading.Event()
 
     def neighbour(i):
@@ -246,6 +261,6 @@ def test_a_state_written_beside_others_serves_fifty_suffixes(shared, reference):
             running.result(timeout=60)
     resumed = 0
     for request, reply in zip(requests, replies):
-        assert ids(reply) == ids(ask(reference, request))
+        assert ids(reply) == ids(serial(reference, request))
         resumed += cached(reply) >= 128
     assert resumed >= 45
