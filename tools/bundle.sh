@@ -17,6 +17,11 @@ done
 strip --strip-unneeded "$target/tensorfold" "$target"/lib/*
 patchelf --set-rpath '$ORIGIN/lib' "$target/tensorfold"
 for library in "$target"/lib/*; do patchelf --set-rpath '$ORIGIN' "$library"; done
+mkdir -p "$target/licenses/xgrammar"
+cp .cache/xgrammar/LICENSE .cache/xgrammar/NOTICE "$target/licenses/xgrammar/"
+cp .cache/xgrammar/3rdparty/dlpack/LICENSE "$target/licenses/xgrammar/LICENSE.dlpack"
+# picojson's licence is the comment at the head of its one file.
+sed '/\*\//q' .cache/xgrammar/3rdparty/picojson/picojson.h > "$target/licenses/xgrammar/LICENSE.picojson"
 size_mib=$(du -sm "$target" | cut -f1)
 echo "$target: $size_mib MiB, $(ls "$target/lib" | wc -l) libraries"
 if [ "$size_mib" -gt 40 ]; then echo "the bundle is over its 40 MiB budget" >&2; exit 1; fi

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing need on Debian 12 and Ubuntu 24.04, by package name. Does nothing when all is there.
+# Installs what building and testing need on Debian 12 and Ubuntu 24.04, by package name, and fetches xgrammar's sources into
+# .cache/. Does nothing when all is there.
 #   tools/install_dependencies.sh            build and run
 #   tools/install_dependencies.sh --python   also the virtual environment .venv that tests and tools use
 set -euo pipefail
@@ -28,6 +29,8 @@ if ((${#missing[@]})); then
   fi
   DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
+
+python3 tools/fetch_xgrammar.py
 
 if [ "${1:-}" = --python ]; then
   stamp=.venv/requirements.sha256

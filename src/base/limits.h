@@ -48,6 +48,23 @@ inline constexpr std::size_t kAddedTokenBytesMax = 1u << 12;
 inline constexpr std::size_t kNormalizedBytesMax = 512u << 20;
 inline constexpr int kTokenizerStepsMax = 64;  // normalizers, pre-tokenizers, decoders of one tokenizer
 
+// --- grammars --------------------------------------------------------------------------------------------------------
+inline constexpr std::size_t kGrammarSourceBytesMax = 256u << 10;  // a schema, pattern or grammar as a client sends it
+inline constexpr std::size_t kGrammarExpressionsMax = 1u << 16;
+inline constexpr std::size_t kGrammarRulesMax = 1u << 13;
+inline constexpr std::size_t kGrammarLiteralBytesMax = 64u << 10;  // of all literal texts (enum values, property names)
+inline constexpr std::size_t kGrammarTextBytesMax = 1u << 20;      // once written out for xgrammar
+inline constexpr int kGrammarDepthMax = 200;                       // nesting of expressions inside a rule
+inline constexpr int kGrammarRepeatMax = 1024;            // of anything but single characters
+inline constexpr int kGrammarCharacterRepeatMax = 64;     // of a character class: each position has masks of its own
+inline constexpr int kGrammarStringLengthMax = 1'000'000;  // minLength and maxLength
+inline constexpr int kGrammarEscapedLengthMax = 24;       // maxLength up to which a string may hold escapes
+inline constexpr std::int64_t kGrammarCostMax = 4096;     // compile time: a wide character class, once unrolled, counts 32
+inline constexpr int kGrammarMergesMax = 4096;                // allOf, anyOf beside other keywords, $ref beside others
+inline constexpr int kGrammarBlanksMax = 32;                  // between two JSON tokens
+inline constexpr std::size_t kGrammarCacheEntriesMax = 64;
+inline constexpr std::size_t kGrammarCacheBytesMax = 256u << 20;
+
 // --- engine ----------------------------------------------------------------------------------------------------------
 inline constexpr int kWindowRowsMax = 16;        // pending token + drafts of one lane in one pass, as a rule
 inline constexpr int kTreeRowsMax = 16;          // rows of a window that is a tree
@@ -56,6 +73,17 @@ inline constexpr int kPassRowsMax = 512;         // rows of one forward pass on 
 inline constexpr int kLanesMax = 256;
 inline constexpr int kKvPageTokens = 64;         // one attention tile (one-arithmetic.md, rule 5)
 inline constexpr std::size_t kPassLogitsBytesMax = 64u << 20;  // logits of one pass beyond one row a stream (scoring)
+inline constexpr std::size_t kPrefixNodesMax = 1u << 20;   // blocks of 64 tokens in the tree of kept prefixes
+inline constexpr std::size_t kPromptMarksMax = 4096;       // message ends that a request may name
+inline constexpr std::size_t kPrefixMediaMax = 65'536;     // distinct images and sounds in kept prefixes
+inline constexpr std::size_t kStateHeaderBytesMax = 32u << 20;  // of a kept state on disk: tokens, page table, checksums
+inline constexpr std::size_t kStateNameBytesMax = 4096;         // its identity, and its owner
+inline constexpr std::size_t kStateGroupsMax = 64;
+inline constexpr std::uint64_t kLearnManifestBytesMax = 256u << 20;
+inline constexpr std::uint64_t kLearnSegmentBytesMax = 64u << 20;  // pages of one state file, as a rule
+inline constexpr std::uint64_t kLearnQueueBytesMax = 192u << 20;   // waiting for the disk
+inline constexpr std::size_t kLearnQueueStatesMax = 256;
+inline constexpr std::size_t kLearnJobsMax = 64;  // kept prefixes that are still to be copied for the disk
 inline constexpr std::size_t kLogitBiasTokensMax = 1024;   // biased ids of one stream
 inline constexpr std::size_t kPrefillWidthsMax = 1024;     // prompt slices of one stream that its statistics list
 inline constexpr std::size_t kStreamQueueMax = 1024;       // requests waiting for a lane

@@ -20,8 +20,8 @@
 #include <optional>
 #include <string>
 
-#include "serve/host_check.h"
 #include "serve/handlers.h"
+#include "serve/host_check.h"
 #include "serve/http_parser.h"
 #include "serve/server.h"
 

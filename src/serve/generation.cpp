@@ -7,8 +7,8 @@
 #include "serve/api_error.h"
 #include "serve/api_keys.h"
 #include "serve/chat_prompt.h"
+#include "serve/reply_rules.h"
 #include "serve/reply_text.h"
-#include "serve/stop_rule.h"
 #include "serve/stream_events.h"
 
 namespace tensorfold {
@@ -145,11 +145,12 @@ void EngineGeneration::start(std::function<void()> notify) {
   stream.id = request_.id;
   stream.prompt.owner = request_.owner;
   stream.prompt.tokens = prompt_.tokens;
+  stream.marks = prompt_.marks;
   stream.reply_tokens_max = reply_limit(*model_, request_, prompt_.tokens.size());
   stream.sampling = sampling_;
   stream.stop_tokens = model_->stop_tokens;
   stream.ignore_stop_tokens = request_.ignore_eos;
-  if (!request_.stop.empty()) stream.rule = std::make_unique<StopRule>(model_->tokenizer, request_.stop);
+  stream.rule = make_reply_rule(*model_, request_, prompt_);
   stream.drafts = request_.drafts;
   stream.background = request_.background;
   stream.logprobs_top = request_.logprobs_top;

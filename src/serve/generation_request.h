@@ -9,12 +9,20 @@
 #include <string>
 #include <vector>
 
+#include "grammar/grammar.h"
+
 namespace tensorfold {
+
+/// Structured output: what the reply must follow.
+struct RequestedGrammar {
+  GrammarSource source;
+  std::string field;  // what a refusal names
+};
 
 struct GenerationRequest {
   std::string id;     // "chatcmpl-...", also the log's
   std::string model;  // what the reply echoes
-  std::string owner;  // key label
+  std::string owner;  // the key's scope
   std::chrono::steady_clock::time_point received = std::chrono::steady_clock::now();
 
   // The prompt: messages for the template, or text, or ids.
@@ -26,6 +34,7 @@ struct GenerationRequest {
   bool prompt_is_tokens = false;
 
   std::optional<std::string> reasoning_effort;
+  std::optional<std::int64_t> thinking_budget;
   nlohmann::ordered_json template_kwargs;  // chat_template_kwargs, checked; null when absent
 
   std::optional<std::int64_t> max_tokens;  // explicit; 0 scores the prompt only
@@ -35,6 +44,7 @@ struct GenerationRequest {
   std::optional<double> min_p;
   std::optional<std::uint64_t> seed;
   std::vector<std::string> stop;
+  std::optional<RequestedGrammar> grammar;  // structured output
   bool ignore_eos = false;
   int logprobs_top = -1;  // -1: none
   bool echo = false;

@@ -217,16 +217,22 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
   model->stop_tokens = end_tokens(*checkpoint, *model->tokenizer, source);
   model->thinking_default = options.thinking && model->prompts && model->prompts->facts().has_thinking_switch;
   model->effort_default = options.effort;
+  model->thinking_budget = options.thinking_budget;
   LoadOptions load;
   load.context_max = options.context;
   load.progress = report;
   std::unique_ptr<LanguageModel> language_model = load_language_model(checkpoint, make_backend(options), load);
   // Ids past the vocabulary (padding a tokenizer never emits) can't be drawn.
   const std::int32_t vocabulary = language_model->facts().vocabulary_size;
+  model->structured_output = std::make_shared<StructuredOutput>(model->tokenizer, vocabulary, model->reasoning);
   std::erase_if(model->stop_tokens, [vocabulary](std::int32_t id) { return id >= vocabulary; });
   EngineOptions engine;
   engine.lanes = options.lanes;
   engine.context = options.context;
+  engine.prompt_cache_bytes = options.prompt_cache_bytes;
+  engine.prompt_cache_over_cap = options.prompt_cache_over_cap;
+  engine.prompt_cache_shared = options.prompt_cache_shared;
+  engine.learn = options.learn;
   report(1.0, "starting the engine");
   model->engine = Engine::start(std::move(language_model), engine);
   return model;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "serve/structured_output.h"
 #include "text/messages.h"
 #include "text/reasoning.h"
 #include "text/tokenizer.h"
@@ -32,11 +33,13 @@ struct ServedModel {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const PromptRenderer> prompts;  // null: no chat template, chat requests are refused with a reason
   ReasoningFormat reasoning = ReasoningFormat::kNone;
+  std::shared_ptr<StructuredOutput> structured_output;
   SamplingDefaults defaults;
   std::vector<std::int32_t> stop_tokens;
   bool thinking_default = true;
   std::optional<std::string> effort_default;
-  std::unique_ptr<Engine> engine;  // last: its thread ends before what it uses goes away
+  std::int64_t thinking_budget = 0;  // for requests without one; 0 = none
+  std::unique_ptr<Engine> engine;    // last: its thread ends before what it uses goes away
 
   /// The echo rule: the requested id when it is a public one, else the served name.
   const std::string& echoed_name(const std::string& requested) const;

@@ -1,6 +1,6 @@
-// Stop strings as a rule on a stream's path: decided on committed tokens alone, so that drafts and neighbours can't change
-// where a reply ends (api.md 0.3, 4.9). It decodes and matches as reply_text does, so that the engine ends the stream on
-// the very token at which the client's text is cut.
+// Stop strings as a rule on a stream's path: decided on committed tokens alone, so that drafts and neighbours can't
+// change where a reply ends (api.md 0.3, 4.9). It decodes and matches as reply_text does, so that the engine ends the
+// stream on the very token at which the client's text is cut.
 #pragma once
 
 #include <memory>

@@ -149,15 +149,26 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
                         {R"("tools":[{"type":"function","function":{"name":"f"}}])", "tools"},
                         {R"("tool_choice":"required")", "tool_choice"},
                         {R"("parallel_tool_calls":"x")", "parallel_tool_calls"},
-                        {R"("response_format":{"type":"json_object"})", "response_format"},
-                        {R"("guided_regex":"a+")", "guided_regex"},
-                        {R"("guided_json":{"type":"object"})", "guided_json"},
-                        {R"("structured_outputs":{"regex":"a"})", "structured_outputs"},
+                        {R"("response_format":{"type":"xml"})", "response_format.type"},
+                        {R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
+                        {R"("response_format":{"type":"json_schema","json_schema":{"schema":[]}})",
+                         "response_format.json_schema.schema"},
+                        {R"("response_format":{"type":"json_schema","json_schema":{"schema":{"contains":{}}}})",
+                         "response_format.json_schema.schema"},
+                        {R"("guided_regex":"a(")", "guided_regex"},
+                        {R"("guided_regex":5)", "guided_regex"},
+                        {R"("guided_choice":[])", "guided_choice"},
+                        {R"("guided_choice":["a",""])", "guided_choice"},
+                        {R"("guided_json":"{")", "guided_json"},
+                        {R"("guided_json":{"type":"thing"})", "guided_json"},
+                        {R"("guided_grammar":"a ::= b")", "guided_grammar"},
+                        {R"x("structured_outputs":{"regex":"(?=a)"})x", "structured_outputs.regex"},
+                        {R"("structured_outputs":{"whitespace":true})", "structured_outputs.whitespace"},
                         {R"("logit_bias":{"5":1})", "logit_bias"},
                         {R"("presence_penalty":0.5)", "presence_penalty"},
                         {R"("frequency_penalty":"1")", "frequency_penalty"},
                         {R"("repetition_penalty":1.1)", "repetition_penalty"},
-                        {R"("thinking_budget":5)", "thinking_budget"},
+                        {R"("thinking_budget":-5)", "thinking_budget"},
                         {R"("modalities":["text","audio"])", "modalities"},
                         {R"("audio":{})", "audio"},
                         {R"("reasoning_effort":"huge")", "reasoning_effort"},
@@ -166,8 +177,7 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
                         {R"("model":5)", "model"},
                         {R"("priority":1)", "priority"},
                         {R"("stop":1180591620717411303424)", "stop"},
-                        {R"("model":1180591620717411303424)", "model"},
-                        {R"("guided_json":{})", "guided_json"}};
+                        {R"("model":1180591620717411303424)", "model"}};
   for (const Case& entry : cases) {
     const Reply reply = ask(port(), chat("hi", std::string(",") + entry.fields));
     EXPECT_EQ(reply.status, 400) << entry.fields << reply.body;
@@ -335,7 +345,13 @@ TEST_F(ServerTest, KeysGateAndLabel) {
                              "Authorization: bEARER secret\r\n"))
                 .status,
             200);
-  EXPECT_EQ(engine_->last_owner(), "cli-1");
+  // What is kept apart by key is kept apart by the key itself: the same under another label, another for another key.
+  ApiKeys keys;
+  keys.add_flag_keys({"first"});
+  keys.add_environment_keys("secret");
+  EXPECT_EQ(engine_->last_owner(), keys.scope("env-1"));
+  EXPECT_NE(engine_->last_owner(), keys.scope("cli-1"));
+  EXPECT_EQ(keys.scope("-"), "-");
 }
 
 TEST_F(ServerTest, ListsModelsAndHealthAndTokens) {

@@ -73,7 +73,6 @@ void refuse_numbers(const Fields& fields) {
   if (fields.number("repetition_penalty").value_or(1.0) != 1.0) refuse_unbuilt("repetition_penalty");
   if (fields.integer("n").value_or(1) != 1) throw field_error("n", "only 1 reply for each request is supported");
   if (fields.integer("best_of").value_or(1) != 1) throw field_error("best_of", "only 1 is supported");
-  if (fields.integer("thinking_budget").value_or(0) != 0) refuse_unbuilt("thinking_budget");
 }
 
 void refuse_tools(const Fields& fields) {
@@ -97,15 +96,9 @@ void refuse_tools(const Fields& fields) {
 }
 
 void refuse_formats(const Fields& fields) {
-  if (const Json* format = fields.object("response_format")) {
-    if (Fields(*format, "response_format.").string("type").value_or("") != "text") refuse_unbuilt("response_format");
-  }
-  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-                           "logit_bias", "suffix"}) {
+  for (const char* name : {"logit_bias", "suffix"}) {
     const Json* value = fields.find(name);
-    if (value == nullptr) continue;
-    const bool empty_schema = value->is_object() && std::string_view(name) == "guided_json";  // any JSON: not nothing
-    if (empty_schema || !asks_for_nothing(*value)) refuse_unbuilt(name);
+    if (value != nullptr && !asks_for_nothing(*value)) refuse_unbuilt(name);
   }
   if (const Json* modalities = fields.array("modalities")) {
     if (modalities->size() != 1 || modalities->front() != "text")

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 class BoundedBuilder : public nlohmann::json_sax<Json> {
  public:
-  explicit BoundedBuilder(Json& root) : root_(root) {}
+  BoundedBuilder(Json& root, std::string_view name) : root_(root), name_(name) {}
 
   bool null() override { return add(Json(nullptr)); }
   bool boolean(bool value) override { return add(Json(value)); }
@@ -42,7 +42,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
     return true;
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    return refuse(fmt::format("the request body is not valid JSON (near byte {})", position));
+    return refuse(fmt::format("{} is not valid JSON (near byte {})", name_, position));
   }
 
   const std::string& problem() const { return problem_; }
@@ -66,7 +66,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   }
   bool open(Json&& container) {
     if (stack_.size() >= static_cast<std::size_t>(limits::kJsonDepthMax)) {
-      return refuse(fmt::format("the request body is nested deeper than {} levels", limits::kJsonDepthMax));
+      return refuse(fmt::format("{} is nested deeper than {} levels", name_, limits::kJsonDepthMax));
     }
     stack_.push_back(place(std::move(container)));
     in_seed_ = false;
@@ -82,6 +82,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   }
 
   Json& root_;
+  std::string_view name_;
   // Pointers stay valid: a container grows only while it is the innermost one.
   std::vector<Json*> stack_;
   Json* member_ = nullptr;
@@ -95,13 +96,18 @@ bool is_blank(std::string_view text) {
 
 }  // namespace
 
-Json parse_json_body(std::string_view body) {
-  if (is_blank(body)) return Json::object();
+Json parse_json_text(std::string_view text, std::string_view name) {
   Json root;
-  BoundedBuilder builder(root);
-  if (!Json::sax_parse(body.begin(), body.end(), &builder)) {
+  BoundedBuilder builder(root, name);
+  if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
     throw ApiError(400, "invalid_request_error", builder.problem());
   }
+  return root;
+}
+
+Json parse_json_body(std::string_view body) {
+  if (is_blank(body)) return Json::object();
+  Json root = parse_json_text(body, "the request body");
   if (!root.is_object()) throw ApiError(400, "invalid_request_error", "the request body must be a JSON object");
   return root;
 }

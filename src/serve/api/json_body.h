@@ -8,6 +8,9 @@
 
 namespace tensorfold {
 
+/// Any JSON value; `name` is what messages call the text. Throws ApiError(400) for malformed JSON and over a limit.
+nlohmann::ordered_json parse_json_text(std::string_view text, std::string_view name);
+
 /// An empty body reads as {}. Throws ApiError(400) for malformed JSON, for anything but an object, and over a limit.
 nlohmann::ordered_json parse_json_body(std::string_view body);
 
