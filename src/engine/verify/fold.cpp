@@ -315,7 +315,7 @@ void Schedule::open(Engine& engine, Record& record, double background_share) {
 
 void Schedule::run_engine() {
   EngineOptions options;
-  options.lanes = draw(1, options_.lanes_max);
+  options.lanes = draw(1, draw(0, 2) == 0 ? std::min(options_.lanes_max, 3) : options_.lanes_max);
   options.poison_freed = options_.poison_freed;
   options.schedule_seed = draw(0, 4) == 0 ? 0 : random_() | 1u;  // now and then the scheduler that serves
   options.context = context_;
