@@ -96,10 +96,15 @@ ApiKeys keys_from(const Arguments& arguments) {
 void announce(const ServedModel& model, const Server& server, double load_seconds) {
   const EngineFacts& facts = model.engine->facts();
   const SamplingDefaults& defaults = model.defaults;
-  spdlog::info("{} ({}) on {} {}: {} streams at once, context {}, weights {:.2f} GiB, caches {:.2f} GiB",
-               facts.model.family_title, facts.model.family, facts.model.backend, facts.model.backend_path, facts.lanes,
-               facts.context, static_cast<double>(facts.model.packed_weight_bytes) / (1ull << 30),
-               static_cast<double>(facts.cache_bytes) / (1ull << 30));
+  spdlog::info(
+      "{} ({}) on {} {}: {} streams at once, context {}, weights {:.2f} GiB, caches {:.2f} GiB, kept prefixes up to "
+      "{:.2f} GiB",
+      facts.model.family_title, facts.model.family, facts.model.backend, facts.model.backend_path, facts.lanes,
+      facts.context, static_cast<double>(facts.model.packed_weight_bytes) / (1ull << 30),
+      static_cast<double>(facts.cache_bytes) / (1ull << 30), static_cast<double>(facts.prefix_bytes) / (1ull << 30));
+  if (!facts.learn_folder.empty()) {
+    spdlog::info("learning: prompts that are kept are written to {}, readable by this user only", facts.learn_folder);
+  }
   spdlog::info(
       "serving {} at {} (temperature {}, top-p {}, top-k {}, min-p {}, drafts {}, window {}, loaded in {:.1f} s)",
       model.names.front(), server.base_url(), defaults.temperature, defaults.top_p, defaults.top_k, defaults.min_p,

@@ -2,6 +2,7 @@
 #include "cli/model_options.h"
 
 #include <charconv>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -22,6 +23,41 @@ std::int32_t lanes_from(const std::optional<std::string>& text) {
   return std::clamp(lanes, 1, kParallelMax);
 }
 
+std::int64_t bytes_from_gib(double gib) {
+  return static_cast<std::int64_t>(gib * static_cast<double>(1 << 30));
+}
+
+std::string default_learn_folder() {
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') throw UsageError("argument --learn-dir: needed, as there is no HOME");
+  return std::string(home) + "/.cache/tensorfold/learned";
+}
+
+LearnOptions learn_options(const Arguments& arguments) {
+  LearnOptions learn;
+  const bool wanted = arguments.has("--learn") || arguments.has("--learn-dir") || arguments.has("--learn-gib") ||
+                      arguments.has("--learn-conversations");
+  for (const char* name : {"--learn-min-free-gib", "--learn-daily-gib"}) {
+    if (!wanted && arguments.has(name)) throw UsageError(fmt::format("argument {}: only with --learn", name));
+  }
+  if (!wanted) return learn;
+  if (arguments.number("--prompt-cache-gib") == 0.0) {
+    throw UsageError("argument --learn: not allowed with --prompt-cache-gib 0, as prefixes pass through memory");
+  }
+  learn.folder = arguments.text("--learn-dir").value_or("");
+  if (learn.folder.empty()) learn.folder = default_learn_folder();
+  learn.conversations = arguments.has("--learn-conversations");
+  if (const auto gib = arguments.number("--learn-gib"))
+    learn.bytes_max = static_cast<std::uint64_t>(bytes_from_gib(*gib));
+  if (const auto gib = arguments.number("--learn-min-free-gib")) {
+    learn.free_bytes_min = static_cast<std::uint64_t>(bytes_from_gib(*gib));
+  }
+  if (const auto gib = arguments.number("--learn-daily-gib")) {
+    learn.daily_bytes_max = static_cast<std::uint64_t>(bytes_from_gib(*gib));
+  }
+  return learn;
+}
+
 }  // namespace
 
 ServedModelOptions model_options(const Arguments& arguments) {
@@ -37,6 +73,10 @@ ServedModelOptions model_options(const Arguments& arguments) {
   options.threads = static_cast<int>(arguments.integer("--threads").value_or(0));
   options.context = static_cast<std::int32_t>(arguments.integer("--context").value_or(0));
   options.lanes = lanes_from(arguments.text("--parallel"));
+  if (const auto gib = arguments.number("--prompt-cache-gib")) options.prompt_cache_bytes = bytes_from_gib(*gib);
+  options.prompt_cache_over_cap = arguments.has("--prompt-cache-over-cap");
+  options.prompt_cache_shared = arguments.text("--prompt-cache-scope") == "all";
+  options.learn = learn_options(arguments);
   options.chat_template_file = arguments.text("--chat-template").value_or("");
   options.sampling.temperature = arguments.number("--temperature");
   options.sampling.top_p = arguments.number("--top-p");

@@ -16,6 +16,8 @@ namespace {
 constexpr std::int32_t kAutoLanes = 8;
 constexpr std::int32_t kComfortableContext = 8192;  // automatic lanes are given up before the context falls below this
 
+constexpr std::uint64_t kAutoPrefixBytesMax = 32ull << 30;
+constexpr std::uint64_t kPrefixShareMax = 70;  // per cent of what the lanes leave that kept prefixes may be given
 constexpr std::uint64_t kWideWindowShare = 16;  // of the cache memory, at most this part holds wide windows
 
 constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
@@ -110,6 +112,23 @@ std::int32_t window_rows(const ModelFacts& facts, std::int32_t slots, std::int32
        options.cache_memory_bytes != 0 ? "" : " (half of the free memory)", advice);
 }
 
+/// Memory for kept prefixes. Automatic: a quarter of what the lanes leave. A given size is refused when it would take
+/// most of what is left, unless the options insist.
+std::uint64_t prefix_bytes(const EngineOptions& options, std::uint64_t lane_bytes, std::uint64_t memory_available) {
+  if (options.prompt_cache_bytes == 0) return 0;
+  const std::uint64_t left = memory_available - std::min(memory_available, lane_bytes);
+  if (options.prompt_cache_bytes < 0) return std::min(left / 4, kAutoPrefixBytesMax);
+  const auto wanted = static_cast<std::uint64_t>(options.prompt_cache_bytes);
+  const std::uint64_t most = left / 100 * kPrefixShareMax;
+  if (wanted > most && !options.prompt_cache_over_cap) {
+    fail(ErrorCode::kResourceExhausted,
+         "--prompt-cache-gib asks for {:.2f} GiB, but model and streams leave {:.2f} GiB, of which {}% may hold kept "
+         "prefixes; ask for at most {:.2f}, or add --prompt-cache-over-cap.",
+         mebibytes(wanted) / 1024, mebibytes(left) / 1024, kPrefixShareMax, mebibytes(most) / 1024);
+  }
+  return wanted;
+}
+
 }  // namespace
 
 std::uint64_t lane_bytes(const ModelFacts& facts, std::int32_t context, std::int32_t pass_rows) {
@@ -144,9 +163,13 @@ Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, st
   } else if (total_bytes(facts, capacity.lanes, capacity.context, rows) > memory) {
     refuse(facts, options, capacity.lanes, capacity.context, rows, memory);
   }
-  for (const CacheGroup& group : facts.groups) {
+  capacity.cache_bytes = total_bytes(facts, capacity.lanes, capacity.context, rows);
+  capacity.prefix_budget =
+      plan_prefix_budget(facts.groups, prefix_bytes(options, capacity.cache_bytes, memory_available));
+  for (std::size_t g = 0; g < facts.groups.size(); ++g) {
     const std::int64_t pages =
-        1 + static_cast<std::int64_t>(capacity.lanes) * stream_pages_max(group, capacity.context, rows);
+        1 + capacity.prefix_budget.page_counts[g] +
+        static_cast<std::int64_t>(capacity.lanes) * stream_pages_max(facts.groups[g], capacity.context, rows);
     if (pages > std::numeric_limits<std::int32_t>::max()) {
       fail(ErrorCode::kResourceExhausted, "The cache would have {} pages; lower --context or --parallel.", pages);
     }
@@ -154,7 +177,6 @@ Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, st
   }
   capacity.slot_count = 1 + capacity.lanes;
   capacity.window_rows = window_rows(facts, capacity.slot_count, rows, memory);
-  capacity.cache_bytes = total_bytes(facts, capacity.lanes, capacity.context, rows);
   capacity.context_was_reduced = choose_context && capacity.context < facts.context_max;
   return capacity;
 }

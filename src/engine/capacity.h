@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/cache/prefix_budget.h"
 #include "engine/engine.h"
 
 namespace tensorfold {
@@ -13,10 +14,11 @@ struct Capacity {
   std::int32_t lanes = 0;
   std::int32_t context = 0;
   std::int32_t pass_rows = 0;             // most rows of one pass
-  std::vector<std::int32_t> page_counts;  // per group, the reserved page included
+  std::vector<std::int32_t> page_counts;  // per group: the reserved page, the lanes' and the kept prefixes'
   std::int32_t slot_count = 0;            // the reserved slot included
   std::int32_t window_rows = 1;           // widest window that a slot holds
-  std::uint64_t cache_bytes = 0;
+  std::uint64_t cache_bytes = 0;          // of the lanes
+  PrefixBudget prefix_budget;             // kept prefixes, beside what the lanes were promised
   bool context_was_reduced = false;  // below the model's own, because memory says so
 };
 

@@ -1,6 +1,7 @@
 // The engine's public face (engine.h): checks a request on the caller's thread and hands it to the engine thread.
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <thread>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "engine/cache/disk_store.h"
 #include "engine/capacity.h"
 #include "engine/draft/source_list.h"
 #include "engine/engine_loop.h"
@@ -54,6 +56,22 @@ void check_context(const StreamRequest& request, const EngineFacts& facts, bool 
       "This server's maximum context length is {} tokens. The prompt has {} tokens and {} reply tokens were requested; "
       "up to {} reply tokens would fit.{}",
       context, prompt, reply, context - prompt, reduced);
+}
+
+void check_marks(const StreamRequest& request) {
+  const std::vector<PromptMark>& marks = request.marks;
+  if (marks.size() > limits::kPromptMarksMax) {
+    fail(ErrorCode::kInvalidArgument, "At most {} prompt marks can be given, not {}.", limits::kPromptMarksMax,
+         marks.size());
+  }
+  std::int32_t before = 0;
+  for (const PromptMark& mark : marks) {
+    if (mark.position <= before || mark.position > static_cast<std::int32_t>(request.prompt.tokens.size())) {
+      fail(ErrorCode::kInvalidArgument, "Prompt mark {} isn't behind the one before it and inside the prompt.",
+           mark.position);
+    }
+    before = mark.position;
+  }
 }
 
 void check_sampling(const SamplingRule& rule) {
@@ -103,12 +121,28 @@ void check_request(const StreamRequest& request, const EngineFacts& facts, bool 
     }
   }
   if (!request.prompt.media.empty()) fail(ErrorCode::kUnsupported, "This model reads text only.");
+  check_marks(request);
   if (request.logprobs_top < -1 || request.logprobs_top > kLogprobsTopMax) {
     fail(ErrorCode::kInvalidArgument, "At most {} alternatives per token can be reported, not {}.", kLogprobsTopMax,
          request.logprobs_top);
   }
   check_sampling(request.sampling);
   check_logit_rule(request.logit_rule, facts.model.vocabulary_size);
+}
+
+/// What a kept state depends on beside its tokens: the checkpoint, who computes and how, and how the caches are laid
+/// out.
+std::string identity_of(const ModelFacts& facts) {
+  std::string identity = fmt::format("{} {} {} arithmetic {} page {}", facts.checkpoint_id, facts.family, facts.backend,
+                                     facts.arithmetic_version, limits::kKvPageTokens);
+  // Every x86-64 path of the CPU backend has the same bits; others don't promise it.
+  const bool is_x86 = facts.backend == "cpu" && facts.backend_path != "neon";
+  if (!is_x86) identity += " " + facts.backend_path;
+  for (const CacheGroup& group : facts.groups) {
+    identity += fmt::format(" [{} {} {} {} {}{}]", static_cast<int>(group.kind), group.layer_count, group.window,
+                            group.page_bytes, group.slot_bytes, group.draft ? " draft" : "");
+  }
+  return identity;
 }
 
 class RunningEngine : public Engine {
@@ -121,11 +155,13 @@ class RunningEngine : public Engine {
     facts_.lanes = capacity.lanes;
     facts_.context = capacity.context;
     facts_.cache_bytes = capacity.cache_bytes;
+    facts_.prefix_bytes = capacity.prefix_budget.bytes;
     context_was_reduced_ = capacity.context_was_reduced;
-    identity_ = fmt::format("{}/{}/{}", facts_.model.family, facts_.model.backend, facts_.model.arithmetic_version);
+    identity_ = identity_of(facts_.model);
     std::vector<std::shared_ptr<DraftSource>> sources = make_draft_sources(*model_, options);
     for (const auto& source : sources) facts_.draft_kinds.emplace_back(draft_kind_name(source->facts().kind));
-    loop_ = std::make_unique<EngineLoop>(*model_, *mailbox_, capacity, options, std::move(sources));
+    loop_ = std::make_unique<EngineLoop>(*model_, *mailbox_, capacity, options, std::move(sources),
+                                         open_store(options, capacity), identity_);
     thread_ = std::thread([this] { loop_->run(); });
     spdlog::debug("engine: {} lanes of {} tokens, {} cache bytes", facts_.lanes, facts_.context, facts_.cache_bytes);
   }
@@ -148,6 +184,30 @@ class RunningEngine : public Engine {
   }
 
  private:
+  std::unique_ptr<DiskStore> open_store(const EngineOptions& options, const Capacity& capacity) {
+    const LearnOptions& learn = options.learn;
+    if (learn.folder.empty()) return nullptr;
+    if (capacity.prefix_budget.is_empty() || facts_.model.checkpoint_id.empty()) {
+      spdlog::warn("learning is off: {}", capacity.prefix_budget.is_empty()
+                                              ? "there is no memory for kept prefixes (--prompt-cache-gib)"
+                                              : "the checkpoint has no identity");
+      return nullptr;
+    }
+    DiskStoreOptions store;
+    store.folder = learn.folder;
+    store.bytes_max = learn.bytes_max;
+    store.free_bytes_min = learn.free_bytes_min;
+    store.daily_bytes_max = learn.daily_bytes_max;
+    store.files = learn.files;
+    const std::vector<CacheGroup>& groups = facts_.model.groups;
+    const bool resumes_anywhere = std::all_of(groups.begin(), groups.end(), [](const CacheGroup& group) {
+      return group.kind != CacheKind::kRecurrent && !(group.kind == CacheKind::kSliding && group.window > 0);
+    });
+    auto opened = DiskStore::open(store, resumes_anywhere, [mailbox = mailbox_] { mailbox->ring(); });
+    if (opened != nullptr) facts_.learn_folder = learn.folder;
+    return opened;
+  }
+
   std::unique_ptr<LanguageModel> model_;
   std::shared_ptr<Mailbox> mailbox_;
   EngineFacts facts_;

@@ -19,6 +19,8 @@
 
 namespace tensorfold {
 
+class FileLayer;
+
 /// A media unit in a prompt: an image or audio piece is one unit that is never cut. (Used by vision; empty for text.)
 struct MediaUnit {
   std::int32_t first_index = 0;  // sequence index of its first row
@@ -34,9 +36,17 @@ struct PrefixKey {
   std::vector<MediaUnit> media;
 };
 
+/// Places in a prompt at which other requests are likely to leave it. Hints: they steer what is kept, never a token.
+enum class PromptMarkKind : std::uint8_t { kSystemEnd, kMessageEnd };
+struct PromptMark {
+  std::int32_t position = 0;  // tokens before it
+  PromptMarkKind kind = PromptMarkKind::kMessageEnd;
+};
+
 struct StreamRequest {
   std::string id;                     // for logs
   PrefixKey prompt;                   // tokens: at least one; identity is filled in by the engine
+  std::vector<PromptMark> marks;      // ascending positions inside the prompt; may be empty
   std::int32_t reply_tokens_max = 0;  // >= 0; 0 only scores the prompt
   SamplingRule sampling;
   LogitRule logit_rule;
@@ -118,10 +128,25 @@ class StreamHandle {
   virtual void cancel() = 0;
 };
 
+/// Keeping states on disk (`--learn`).
+struct LearnOptions {
+  std::string folder;          // "": off
+  bool conversations = false;  // every prompt and reply, not only system prompts
+  std::uint64_t bytes_max = 32ull << 30;
+  std::uint64_t free_bytes_min = 4ull << 30;  // pauses while the disk has less left
+  std::uint64_t daily_bytes_max = 32ull << 30;
+  std::int32_t tokens_min = 256;     // a shorter prefix isn't worth a file
+  std::shared_ptr<FileLayer> files;  // null: the system's (tests make disks fail)
+};
+
 struct EngineOptions {
   std::int32_t lanes = 0;                // --parallel; 0 = auto (up to 8, fewer if memory says so)
   std::int32_t context = 0;              // --context; 0 = what model and memory allow
   std::uint64_t cache_memory_bytes = 0;  // for KV pages and state slots; 0 = from the machine's free memory
+  std::int64_t prompt_cache_bytes = 0;   // for kept prefixes, beside cache_memory_bytes; 0 = none, -1 = from what is left
+  bool prompt_cache_over_cap = false;    // take prompt_cache_bytes however much of the free memory it is
+  bool prompt_cache_shared = false;      // prefixes serve every owner, not only the one that computed them
+  LearnOptions learn;
   double pass_seconds_max = 0.25;        // bound of one pass; prompt slices are sized from measured cost
   bool drafts = true;                    // false: every stream is the serial reference
   std::vector<std::shared_ptr<DraftSource>> draft_sources;  // tests: instead of the engine's own
@@ -135,6 +160,8 @@ struct EngineFacts {
   std::int32_t lanes = 0;
   std::int32_t context = 0;  // prompt + reply tokens of one stream; promised for every lane at once
   std::uint64_t cache_bytes = 0;
+  std::uint64_t prefix_bytes = 0;  // for kept prefixes; 0: none are kept
+  std::string learn_folder;        // where states are kept on disk; "": nowhere
   bool scores_prompt = true;
   std::vector<std::string> draft_kinds;  // empty in the first form
 };
@@ -154,6 +181,10 @@ struct EngineLoad {  // a snapshot for health and metrics
   std::uint64_t prompt_tokens_total = 0;
   std::uint64_t reply_tokens_total = 0;
   std::uint64_t rounds_total = 0;
+  std::uint64_t cached_tokens_total = 0;  // of prompts, resumed instead of computed
+  std::uint64_t prefix_queries_total = 0, prefix_hits_total = 0;
+  std::uint64_t prefix_waits_total = 0;  // streams that waited for a prefix another one was computing
+  std::uint64_t prefix_bytes = 0;        // held by kept prefixes now
   DraftCountsBySource drafts_total{};
   std::uint64_t preemptions_total = 0;
 };

@@ -12,6 +12,8 @@
 namespace tensorfold {
 namespace {
 
+constexpr auto kLoadPollTime = std::chrono::milliseconds(20);
+
 SchedulerLimits scheduler_limits(const ModelFacts& facts, const Capacity& capacity, const EngineOptions& options) {
   SchedulerLimits limits;
   limits.pass_rows = capacity.pass_rows;
@@ -33,21 +35,34 @@ DrafterLimits drafter_limits(const ModelFacts& facts, const Capacity& capacity) 
 }  // namespace
 
 EngineLoop::EngineLoop(LanguageModel& model, Mailbox& mailbox, const Capacity& capacity, const EngineOptions& options,
-                       std::vector<std::shared_ptr<DraftSource>> sources)
+                       std::vector<std::shared_ptr<DraftSource>> sources, std::unique_ptr<DiskStore> store,
+                       std::string identity)
     : model_(model),
       mailbox_(mailbox),
       capacity_(capacity),
       facts_(model.facts()),
       pool_(model, capacity.page_counts, capacity.slot_count, options.poison_freed),
+      prefixes_(
+          model, pool_, capacity,
+          {.shared_by_all = options.prompt_cache_shared,
+           .store = std::move(store),
+           .identity = std::move(identity),
+           .learn_tokens_min = options.learn.tokens_min,
+           .learn_conversations = options.learn.conversations,
+           .seconds_for_rows =
+               [this](std::int32_t rows) { return costs_.predict(capacity_.pass_rows) / capacity_.pass_rows * rows; }}),
       scheduler_(scheduler_limits(facts_, capacity, options), options.schedule_seed),
       sampler_(facts_.vocabulary_size),
       drafter_(std::move(sources), drafter_limits(facts_, capacity), options.schedule_seed) {}
 
 void EngineLoop::run() {
   while (true) {
-    receive(mailbox_.collect(running_.empty() && waiting_.empty()));
+    // Streams that wait for a prefix from disk wait with a bound.
+    const bool may_wait = running_.empty() && !has_copying_ && (waiting_.empty() || prefixes_.is_loading());
+    receive(mailbox_.collect(may_wait, waiting_.empty() ? Mailbox::kForever : kLoadPollTime));
     if (mailbox_.is_stopping()) break;
     end_cancelled();
+    has_copying_ = prefixes_.work();
     admit();
     if (running_.empty()) {
       publish_load(Clock::now());  // what ended without a round must not linger in /health
@@ -62,15 +77,17 @@ void EngineLoop::run() {
     drop_finished();
     publish_load(Clock::now());
   }
-  receive(mailbox_.collect(false));
+  receive(mailbox_.collect(false, Mailbox::kForever));
   for (const std::shared_ptr<Stream>& stream : waiting_) stream->finish(FinishReason::kCancelled);
   mailbox_.left_queue(waiting_.size());
   waiting_.clear();
   end_all(FinishReason::kCancelled, "");
   drop_finished();
+  prefixes_.flush();
 }
 
 void EngineLoop::receive(std::vector<std::shared_ptr<Stream>> arrivals) {
+  for (const std::shared_ptr<Stream>& stream : arrivals) prefixes_.open(*stream);
   std::move(arrivals.begin(), arrivals.end(), std::back_inserter(waiting_));
 }
 
@@ -104,22 +121,22 @@ void EngineLoop::admit() {
   load_.running = static_cast<std::int32_t>(running_.size());
 }
 
-// Background streams find a lane that is free, foreground streams one that a background stream holds, too.
+// Background streams find a lane that is free, foreground streams one that a background stream holds, too. Whoever
+// waits for a prefix that is being computed or read lets others pass.
 void EngineLoop::admit_waiting(bool background, std::vector<std::shared_ptr<Stream>>& preempted) {
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     const std::shared_ptr<Stream> stream = *next;
-    if (stream->request().background != background) {
+    const bool has_free_lane = static_cast<std::int32_t>(running_.size()) < capacity_.lanes;
+    if (!has_free_lane && (background || find_victim() == running_.end())) return;
+    if (stream->request().background != background || !prefixes_.may_start(*stream, running_)) {
       ++next;
       continue;
     }
-    if (static_cast<std::int32_t>(running_.size()) >= capacity_.lanes) {
-      const std::shared_ptr<Stream> victim = background ? nullptr : preempt_one();
-      if (victim == nullptr) return;
-      preempted.push_back(victim);
-    }
+    if (!has_free_lane) preempted.push_back(preempt(find_victim()));
     // Every lane was promised the whole context, so a free lane always finds its pages.
-    const bool admitted = stream->cache().admit(pool_, facts_.groups, stream->tokens_max(), capacity_.pass_rows);
+    const bool admitted = prefixes_.start(*stream);
     TF_ASSERT(admitted);
+    stream->before_release = [this](Stream& ended) { prefixes_.on_end(ended); };
     next = waiting_.erase(next);
     mailbox_.left_queue(1);
     stream->order = ++admissions_;
@@ -130,14 +147,18 @@ void EngineLoop::admit_waiting(bool background, std::vector<std::shared_ptr<Stre
   }
 }
 
-// The background stream that was admitted last, taken off its lane; null when none runs.
-std::shared_ptr<Stream> EngineLoop::preempt_one() {
+// The background stream that was admitted last.
+std::vector<std::shared_ptr<Stream>>::iterator EngineLoop::find_victim() {
   auto victim = running_.end();
   for (auto each = running_.begin(); each != running_.end(); ++each) {
     if (!(*each)->request().background || (*each)->is_finished()) continue;
     if (victim == running_.end() || (*each)->order > (*victim)->order) victim = each;
   }
-  if (victim == running_.end()) return nullptr;
+  return victim;
+}
+
+// Takes a stream off its lane.
+std::shared_ptr<Stream> EngineLoop::preempt(std::vector<std::shared_ptr<Stream>>::iterator victim) {
   const std::shared_ptr<Stream> stream = *victim;
   running_.erase(victim);
   drafter_.close(*stream);
@@ -178,6 +199,11 @@ void EngineLoop::publish_load(Clock::time_point now) {
   load_.preemptions_total = preemptions_;
   load_.prompt_tokens_total += round_prompt_tokens_;
   load_.reply_tokens_total += round_reply_tokens_;
+  load_.cached_tokens_total = prefixes_.counters().cached_tokens;
+  load_.prefix_queries_total = prefixes_.counters().queries;
+  load_.prefix_hits_total = prefixes_.counters().hits;
+  load_.prefix_waits_total = prefixes_.counters().waits;
+  load_.prefix_bytes = prefixes_.tree() != nullptr ? prefixes_.tree()->bytes_held() : 0;
   for (std::size_t kind = 0; kind < kDraftKindCount; ++kind) {
     load_.drafts_total[kind].windows += round_drafts_[kind].windows;
     load_.drafts_total[kind].drafted += round_drafts_[kind].drafted;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/cache/page_pool.h"
+#include "engine/cache/prefix_cache.h"
 #include "engine/capacity.h"
 #include "engine/cost_model.h"
 #include "engine/draft/drafter.h"
@@ -25,7 +26,7 @@ namespace tensorfold {
 class EngineLoop {
  public:
   EngineLoop(LanguageModel& model, Mailbox& mailbox, const Capacity& capacity, const EngineOptions& options,
-             std::vector<std::shared_ptr<DraftSource>> sources);
+             std::vector<std::shared_ptr<DraftSource>> sources, std::unique_ptr<DiskStore> store, std::string identity);
 
   /// The thread's main function; returns after Mailbox::stop(), when every stream has ended.
   void run();
@@ -39,7 +40,8 @@ class EngineLoop {
   void end_cancelled();
   void admit();
   void admit_waiting(bool background, std::vector<std::shared_ptr<Stream>>& preempted);
-  std::shared_ptr<Stream> preempt_one();
+  std::vector<std::shared_ptr<Stream>>::iterator find_victim();
+  std::shared_ptr<Stream> preempt(std::vector<std::shared_ptr<Stream>>::iterator victim);
   void drop_finished();
   void end_all(FinishReason reason, const char* message);
 
@@ -74,6 +76,7 @@ class EngineLoop {
   const Capacity capacity_;
   const ModelFacts facts_;
   PagePool pool_;
+  PrefixCache prefixes_;
   CostModel costs_;                                          // of every pass
   CostModel window_costs_{CostModel::Unknown::kOptimistic};  // of passes without prompt rows
   Scheduler scheduler_;
@@ -82,6 +85,7 @@ class EngineLoop {
 
   std::deque<std::shared_ptr<Stream>> waiting_;
   std::vector<std::shared_ptr<Stream>> running_;  // a lane each
+  bool has_copying_ = false;  // states on their way to or from disk
   std::uint64_t admissions_ = 0;
   std::uint64_t rounds_ = 0;
   std::uint64_t preemptions_ = 0;

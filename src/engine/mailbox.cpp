@@ -31,9 +31,11 @@ void Mailbox::stop() {
   wake_.notify_one();
 }
 
-std::vector<std::shared_ptr<Stream>> Mailbox::collect(bool may_wait) {
+std::vector<std::shared_ptr<Stream>> Mailbox::collect(bool may_wait, std::chrono::milliseconds at_most) {
   std::unique_lock lock(mutex_);
-  if (may_wait) wake_.wait(lock, [this] { return stopping_ || rung_ || !arrivals_.empty(); });
+  const auto has_word = [this] { return stopping_ || rung_ || !arrivals_.empty(); };
+  if (may_wait && at_most == kForever) wake_.wait(lock, has_word);
+  if (may_wait && at_most != kForever) wake_.wait_for(lock, at_most, has_word);
   rung_ = false;
   return std::exchange(arrivals_, {});
 }

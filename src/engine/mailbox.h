@@ -3,6 +3,7 @@
 // engine.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <memory>
@@ -21,8 +22,9 @@ class Mailbox {
   void ring();
   void stop();
 
-  /// Engine thread: takes what arrived. Blocks, when `may_wait`, until there is something to look at.
-  std::vector<std::shared_ptr<Stream>> collect(bool may_wait);
+  static constexpr auto kForever = std::chrono::milliseconds::max();
+  /// Engine thread: takes what arrived. Blocks, when `may_wait`, until there is something to look at, or so long at most.
+  std::vector<std::shared_ptr<Stream>> collect(bool may_wait, std::chrono::milliseconds at_most = kForever);
   bool is_stopping() const;
   /// Streams that left the queue: admitted, or ended while they waited.
   void left_queue(std::size_t count);

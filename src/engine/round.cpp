@@ -61,7 +61,8 @@ std::vector<Grant> EngineLoop::grant_rows() {
     entry.lane = static_cast<std::int32_t>(lane);
     entry.prompt_rows_left = stream.prompt_rows_left();
     entry.draft_chances = stream.drafts.window.chances;
-    entry.background = stream.request().background;
+    entry.prompt_rows_max = prefixes_.prompt_rows_max(stream);
+    entry.background = stream.request().background && !stream.prefix.is_awaited;
     entry.wants_every_row = stream.wants_every_row();
     entry.times_passed_over = stream.times_passed_over;
     entry.last_served = stream.last_served;
@@ -82,6 +83,7 @@ void EngineLoop::note_service(const std::vector<Grant>& grants) {
 
 void EngineLoop::deliver(Stream& stream, const PlanLane& span, Clock::time_point now) {
   if (stream.is_cancel_requested()) {
+    if (span.commits) stream.advance_prompt(span.row_count, now);  // what was computed can be kept
     stream.finish(FinishReason::kCancelled);
     return;
   }
@@ -158,6 +160,7 @@ void EngineLoop::note_fed(Stream& stream, const PlanLane& span) {
 
 void EngineLoop::deliver_prompt(Stream& stream, const PlanLane& span, Clock::time_point now) {
   stream.advance_prompt(span.row_count, now);
+  prefixes_.on_prompt_rows(stream);
   for (std::int32_t row = 0; row < span.row_count; ++row) report_logits(stream, span.first_row + row);
   round_prompt_tokens_ += static_cast<std::uint64_t>(span.row_count);
   const std::int32_t end = span.position + span.row_count;
@@ -174,7 +177,7 @@ void EngineLoop::deliver_prompt(Stream& stream, const PlanLane& span, Clock::tim
       if (!stream.emit(std::move(event))) return;
     }
   }
-  stream.emit(PromptProgressEvent{end, stream.prompt_length(), 0});
+  stream.emit(PromptProgressEvent{end, stream.prompt_length(), stream.cached_tokens()});
 }
 
 std::int32_t EngineLoop::choose_token(Stream& stream, const float* logits) {

@@ -35,7 +35,9 @@ void EngineLoop::add_rows(Stream& stream, std::int32_t rows) {
   }
   std::int32_t depth = 0;  // of the deepest draft
   if (!lane.commits) depth = add_drafts(stream, rows - 1, lane.first_row);
-  stream.cache().prepare(stream.fed(), context_rows + depth);
+  stream.is_in_pass = true;
+  const auto replayed = static_cast<std::int32_t>(lane.replay_rows.size());
+  stream.cache().prepare(stream.fed(), context_rows + depth, lane.replay_tree ? replayed : 0);
   lane.pages = stream.cache().tables();
   plan_.lanes.push_back(std::move(lane));
   plan_streams_.push_back(&stream);

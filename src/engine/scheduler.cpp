@@ -78,9 +78,10 @@ std::vector<Grant> Scheduler::schedule(const std::vector<LaneWork>& work, const 
   std::int32_t scored_room = limits_.scored_rows - (rows - static_cast<std::int32_t>(served_lanes.size()));
   bool served = false;
   for (const LaneWork& prompt : prompts) {
-    std::int32_t slice = std::min(prompt.prompt_rows_left, room);
+    std::int32_t slice = std::min({prompt.prompt_rows_left, prompt.prompt_rows_max, room});
     if (prompt.wants_every_row) slice = std::min(slice, scored_room);
-    if (slice <= 0 || (served && slice < std::min(kSliceRowsMin, prompt.prompt_rows_left))) continue;
+    if (slice <= 0 || (served && slice < std::min({kSliceRowsMin, prompt.prompt_rows_left, prompt.prompt_rows_max})))
+      continue;
     grants.push_back({prompt.lane, slice});
     room -= slice;
     if (prompt.wants_every_row) scored_room -= slice;
@@ -107,7 +108,7 @@ std::vector<Grant> Scheduler::schedule_at_random(std::vector<LaneWork> work) {
       scored_room -= rows - 1;
       continue;
     }
-    std::int32_t most = std::min(lane.prompt_rows_left, room);
+    std::int32_t most = std::min({lane.prompt_rows_left, lane.prompt_rows_max, room});
     if (lane.wants_every_row) most = std::min(most, scored_room);
     if (most <= 0) continue;
     const std::int32_t slice = draw(0, 2) == 0 ? most : draw(1, draw(0, 1) == 0 ? most : std::min(most, 7));

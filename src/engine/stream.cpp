@@ -45,8 +45,16 @@ void Stream::start(Clock::time_point now) {
   if (started_ == Clock::time_point{}) started_ = now;
 }
 
+void Stream::resume(std::int32_t position) {
+  TF_ASSERT(fed_ == 0 && position > 0 && position < prompt_length_);
+  fed_ = position;
+  if (statistics_.preemptions == 0)
+    statistics_.cached_tokens = position;  // later it may be what the stream kept itself
+}
+
 void Stream::advance_prompt(std::int32_t rows, Clock::time_point now) {
   TF_ASSERT(phase_ == Phase::kPrompt && rows <= prompt_rows_left());
+  is_in_pass = false;
   fed_ += rows;
   replay_rows_.clear();
   if (statistics_.prefill_widths.size() < limits::kPrefillWidthsMax) statistics_.prefill_widths.push_back(rows);
@@ -55,9 +63,15 @@ void Stream::advance_prompt(std::int32_t rows, Clock::time_point now) {
   if (prompt_done_ == Clock::time_point{}) prompt_done_ = now;
 }
 
+void Stream::release_caches(bool state_is_good) {
+  if (before_release && state_is_good && !is_in_pass && cache_.is_admitted()) before_release(*this);
+  before_release = nullptr;
+  cache_.release();
+}
+
 void Stream::preempt() {
   TF_ASSERT(request_.background && (phase_ == Phase::kPrompt || phase_ == Phase::kDecode));
-  cache_.release();
+  release_caches(true);
   const auto reply = context_.begin() + prompt_length_;
   if (static_cast<std::size_t>(context_.end() - reply) > owed_.size()) owed_.assign(reply, context_.end());
   context_.resize(static_cast<std::size_t>(prompt_length_));
@@ -78,6 +92,7 @@ bool Stream::claim_row(std::int32_t sequence_index) {
 
 void Stream::begin_window(std::int32_t rows, bool is_tree, std::optional<DraftKind> source) {
   TF_ASSERT(phase_ == Phase::kDecode);
+  is_in_pass = false;
   replay_rows_.clear();
   replay_tree_ = is_tree;
   window_source_ = source;
@@ -139,8 +154,8 @@ bool Stream::emit(StreamEvent&& event) {
 void Stream::finish(FinishReason reason, const std::string& message) {
   if (is_finished()) return;
   const Clock::time_point now = Clock::now();
+  release_caches(reason != FinishReason::kError);
   phase_ = Phase::kFinished;
-  cache_.release();
   const bool was_started = started_ != Clock::time_point{};
   statistics_.queue_seconds = seconds_between(opened_, was_started ? started_ : now);
   if (was_started) {

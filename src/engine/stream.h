@@ -5,11 +5,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/cache/prefix_cache.h"
 #include "engine/cache/stream_cache.h"
 #include "engine/draft/stream_drafts.h"
 #include "engine/engine.h"
@@ -54,6 +56,9 @@ class Stream {
   bool is_stop_token(std::int32_t token) const;
 
   void start(Clock::time_point now);
+  /// Before the first row: the first `position` tokens of the prompt are in the caches already.
+  void resume(std::int32_t position);
+  std::int32_t cached_tokens() const { return statistics_.cached_tokens; }
   /// A pass has fed `rows` more rows of the prompt.
   void advance_prompt(std::int32_t rows, Clock::time_point now);
   /// A pass has fed a window of `rows` rows; commit_row() follows for each row of the accepted path, the first
@@ -79,9 +84,19 @@ class Stream {
   std::int32_t times_passed_over = 0;
   std::uint64_t last_served = 0;
   std::uint64_t order = 0;
+  /// From planning a pass until its rows are counted: pages, slot and fed() don't belong together.
+  bool is_in_pass = false;
+
+  // Prefix reuse, kept by the PrefixCache.
+  StreamPrefix prefix;
+  /// Called once, when the stream ends (not by an error) or is preempted, while it still holds caches that are as fed()
+  /// says.
+  std::function<void(Stream&)> before_release;
   StreamDrafts drafts;  // kept by the Drafter
 
  private:
+  void release_caches(bool state_is_good);
+
   StreamRequest request_;
   StreamSink sink_;
   std::atomic<bool> cancel_requested_{false};

@@ -118,6 +118,7 @@ struct MtpDescription {
 
 struct ModelDescription {
   std::string family, title;
+  std::string checkpoint_id;  // see checkpoint_id.h
   std::int32_t vocabulary_size = 0;
   std::int64_t hidden_size = 0;
   std::int32_t context_max = 0;

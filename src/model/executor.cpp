@@ -49,6 +49,7 @@ Executor::Executor(ModelDescription description, ModelWeights weights, std::uniq
   if (drafter) add_drafter_caches(drafter->description);
   facts_.family = description_.family;
   facts_.family_title = description_.title;
+  facts_.checkpoint_id = description_.checkpoint_id;
   facts_.backend = backend_->info().name;
   facts_.backend_path = backend_->info().path;
   facts_.arithmetic_version = backend_->info().arithmetic_version;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/limits.h"
+#include "model/checkpoint_id.h"
 #include "model/config_reader.h"
 #include "model/drafter_weights.h"
 #include "model/executor.h"
@@ -77,6 +78,7 @@ ModelDescription describe_model(const Checkpoint& checkpoint) {
 std::unique_ptr<LanguageModel> load_language_model(std::shared_ptr<const Checkpoint> checkpoint,
                                                    std::unique_ptr<ops::Backend> backend, const LoadOptions& options) {
   auto description = describe_model(*checkpoint);
+  description.checkpoint_id = checkpoint_id(*checkpoint);
   if (options.context_max > 0) description.context_max = std::min(description.context_max, options.context_max);
   if (description.mtp && !options.mtp) {
     description.mtp.reset();

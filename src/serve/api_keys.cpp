@@ -10,6 +10,8 @@
 namespace tensorfold {
 namespace {
 
+constexpr std::size_t kScopeDigits = 32;
+
 constexpr char kHexDigits[] = "0123456789abcdef";
 
 std::string_view trim(std::string_view text) {
@@ -91,6 +93,15 @@ void ApiKeys::add_environment_keys(std::string_view list) {
     if (comma == std::string_view::npos) break;
     list.remove_prefix(comma + 1);
   }
+}
+
+std::string ApiKeys::scope(const std::string& label) const {
+  for (const Entry& entry : entries_) {
+    if (entry.label != label) continue;
+    const std::string digest(reinterpret_cast<const char*>(entry.digest.data()), entry.digest.size());
+    return sha256_hex("tensorfold key scope " + digest, kScopeDigits);
+  }
+  return "-";
 }
 
 std::optional<std::string> ApiKeys::authorise(const HttpRequest& request) const {

@@ -32,6 +32,9 @@ class ApiKeys {
   bool required() const { return !entries_.empty(); }
   /// The label of the key that authorises the request, or nothing. "-" when no key is required.
   std::optional<std::string> authorise(const HttpRequest& request) const;
+  /// What the key of that label stands for wherever data is kept apart by key, in memory and on disk: the same for the same
+  /// key whatever its label, and no way back to the key. "-" for the label "-".
+  std::string scope(const std::string& label) const;
 
  private:
   struct Entry {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <string_view>
 
+#include "base/limits.h"
 #include "serve/api_error.h"
 #include "text/messages.h"
 
@@ -13,6 +14,8 @@ namespace tensorfold {
 namespace {
 
 constexpr std::string_view kThinkOpen = "<think>";
+constexpr std::size_t kSystemTokensMin = 64;  // a shorter beginning is computed in no time
+constexpr const char* kProbeText = "~";       // few messages begin with it; one that does moves a mark by a token
 
 std::int64_t unix_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -29,6 +32,52 @@ bool ends_in_open_thought(const std::vector<PromptSegment>& segments) {
   end.resize(last + 1);
   return end.size() >= kThinkOpen.size() &&
          end.compare(end.size() - kThinkOpen.size(), kThinkOpen.size(), kThinkOpen) == 0;
+}
+
+/// The end of what the template writes before the first message that isn't the system's: where a prompt with another
+/// message there would part from this one. 0: nothing worth naming.
+std::int32_t system_end(const ServedModel& model, const ChatPrompt& chat, const std::vector<std::int32_t>& tokens) {
+  if (tokens.size() < kSystemTokensMin) return 0;
+  ChatPrompt probe = chat;
+  const auto first = std::find_if(chat.messages.begin(), chat.messages.end(), [](const ChatMessage& message) {
+    return message.role != "system" && message.role != "developer";
+  });
+  probe.messages.assign(chat.messages.begin(), first);
+  ChatMessage other;
+  other.role = "user";
+  other.content = kProbeText;
+  probe.messages.push_back(std::move(other));
+  std::vector<std::int32_t> probed;
+  try {
+    probed = model.tokenizer->encode_segments(model.prompts->render(probe));
+  } catch (const Error&) {
+    return 0;  // a template that refuses the probe: the prompt has fewer marks, and that is all
+  }
+  const std::size_t most = std::min(probed.size(), tokens.size());
+  const auto common =
+      std::mismatch(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(most), probed.begin()).first -
+      tokens.begin();
+  return common >= static_cast<std::ptrdiff_t>(kSystemTokensMin) ? static_cast<std::int32_t>(common) : 0;
+}
+
+/// Ends of messages are the template's end tokens (text of a message never yields one).
+std::vector<PromptMark> find_marks(const ServedModel& model, const ChatPrompt& chat,
+                                   const std::vector<std::int32_t>& tokens) {
+  std::vector<PromptMark> marks;
+  const std::int32_t system = system_end(model, chat, tokens);
+  const auto add_system = [&] {
+    if (system > 0 && (marks.empty() || marks.back().position < system))
+      marks.push_back({system, PromptMarkKind::kSystemEnd});
+  };
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
+    if (!std::binary_search(model.stop_tokens.begin(), model.stop_tokens.end(), tokens[i])) continue;
+    const auto position = static_cast<std::int32_t>(i + 1);
+    if (position >= system) add_system();
+    if (position != system) marks.push_back({position, PromptMarkKind::kMessageEnd});
+  }
+  add_system();
+  if (marks.size() > limits::kPromptMarksMax) marks.erase(marks.begin(), marks.end() - limits::kPromptMarksMax);
+  return marks;
 }
 
 }  // namespace
@@ -64,6 +113,7 @@ PromptTokens render_chat_prompt(const ServedModel& model, const GenerationReques
     if (error.code() != ErrorCode::kInvalidArgument && error.code() != ErrorCode::kResourceExhausted) throw;
     throw ApiError(400, "invalid_request_error", error.what()).with_param("messages");
   }
+  prompt.marks = find_marks(model, chat, prompt.tokens);
   prompt.inside_thought = add_generation_prompt && ends_in_open_thought(segments);
   prompt.thinking = chat.thinking || prompt.inside_thought;
   if (chat.reasoning_effort && *chat.reasoning_effort != "none" && prompt.thinking) {

@@ -14,6 +14,7 @@ namespace tensorfold {
 
 struct PromptTokens {
   std::vector<std::int32_t> tokens;
+  std::vector<PromptMark> marks;      // where other prompts are likely to leave this one; ascending
   bool thinking = false;
   bool inside_thought = false;        // the prompt ends in an open reasoning block
   std::optional<std::string> effort;  // as the template heard it; none = the template's own

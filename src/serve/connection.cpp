@@ -190,6 +190,7 @@ Connection::Task<bool> Connection::serve_one() {
       co_return co_await respond(request, unauthorized_response(), false);
     }
     request.key_label = *label;
+    request.key_scope = server_.keys.scope(*label);
   }
   if (parser.expects_continue() && parser.has_body() && input_.empty()) {
     if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;

@@ -145,6 +145,7 @@ void EngineGeneration::start(std::function<void()> notify) {
   stream.id = request_.id;
   stream.prompt.owner = request_.owner;
   stream.prompt.tokens = prompt_.tokens;
+  stream.marks = prompt_.marks;
   stream.reply_tokens_max = reply_limit(*model_, request_, prompt_.tokens.size());
   stream.sampling = sampling_;
   stream.stop_tokens = model_->stop_tokens;

@@ -22,7 +22,7 @@ struct RequestedGrammar {
 struct GenerationRequest {
   std::string id;     // "chatcmpl-...", also the log's
   std::string model;  // what the reply echoes
-  std::string owner;  // key label
+  std::string owner;  // the key's scope
   std::chrono::steady_clock::time_point received = std::chrono::steady_clock::now();
 
   // The prompt: messages for the template, or text, or ids.

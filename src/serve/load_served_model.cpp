@@ -229,6 +229,10 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
   EngineOptions engine;
   engine.lanes = options.lanes;
   engine.context = options.context;
+  engine.prompt_cache_bytes = options.prompt_cache_bytes;
+  engine.prompt_cache_over_cap = options.prompt_cache_over_cap;
+  engine.prompt_cache_shared = options.prompt_cache_shared;
+  engine.learn = options.learn;
   report(1.0, "starting the engine");
   model->engine = Engine::start(std::move(language_model), engine);
   return model;

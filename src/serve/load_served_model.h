@@ -23,6 +23,10 @@ struct ServedModelOptions {
   int threads = 0;                // 0 = all cores
   std::int32_t context = 0;
   std::int32_t lanes = 0;
+  std::int64_t prompt_cache_bytes = -1;  // kept prefixes: 0 = none, -1 = from what is left
+  bool prompt_cache_over_cap = false;
+  bool prompt_cache_shared = false;
+  LearnOptions learn;
   std::string chat_template_file;  // "" = the checkpoint's
   SamplingFlags sampling;
   bool thinking = true;

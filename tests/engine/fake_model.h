@@ -30,7 +30,10 @@ struct FakeModelOptions {
   std::int32_t vocabulary_size = 61;
   std::int32_t context_max = 2048;
   std::int32_t pass_rows_max = 48;
-  std::int32_t window = 40;     // of the sliding group
+  std::int32_t window = 40;   // of the sliding group
+  bool has_recurrent = true;  // false: no recurrent group's state enters the logits
+  bool has_sliding = true;
+  std::string checkpoint_id = "fake";
   std::int32_t nan_token = -1;  // a row that feeds it has NaN logits
   bool infinities = true;       // some logits are -inf
   std::int32_t window_rows_max = limits::kWideWindowRowsMax;
@@ -50,9 +53,13 @@ class FakeModel : public LanguageModel {
     facts_.context_max = options_.context_max;
     facts_.pass_rows_max = options_.pass_rows_max;
     facts_.window_rows_max = options_.window_rows_max;
-    facts_.groups = {{CacheKind::kFull, 2, 0, 4096, 0},
-                     {CacheKind::kRecurrent, 2, 0, 0, 1024},
-                     {CacheKind::kSliding, 1, options_.window, 2048, 0}};
+    facts_.checkpoint_id = options_.checkpoint_id;
+    facts_.groups = {{CacheKind::kFull, 2, 0, 4096, 0}};
+    if (options_.has_recurrent) facts_.groups.push_back({CacheKind::kRecurrent, 2, 0, 0, 1024});
+    if (options_.has_sliding) facts_.groups.push_back({CacheKind::kSliding, 1, options_.window, 2048, 0});
+    for (std::size_t g = 0; g < facts_.groups.size(); ++g) {
+      if (facts_.groups[g].page_bytes > 0) paged_groups_.push_back(g);
+    }
   }
 
   const ModelFacts& facts() const override { return facts_; }
@@ -64,33 +71,54 @@ class FakeModel : public LanguageModel {
     for (const std::int32_t count : page_counts) pages_.emplace_back(static_cast<std::size_t>(count));
     slots_.resize(static_cast<std::size_t>(slot_count));
   }
-  void zero_page(std::int32_t group, std::int32_t page) override { at(group, page) = Page{}; }
+  void zero_page(std::int32_t group, std::int32_t page) override {
+    at(group, page) = Page{};
+    forget_holders(group, page);
+  }
   void zero_slot(std::int32_t slot) override {
     at(slot) = Slot{};
-    at(slot).poisoned = false;
+    at(slot).stream = ++streams_;
   }
   void poison_page(std::int32_t group, std::int32_t page) override {
     at(group, page).tokens.fill(kPoison);
     at(group, page).owner = -1;
   }
-  void poison_slot(std::int32_t slot) override { at(slot).poisoned = true; }
-  void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override { at(group, to) = at(group, from); }
-  void copy_slot(std::int32_t from, std::int32_t to) override { at(to) = at(from); }
+  void poison_slot(std::int32_t slot) override {
+    at(slot).poisoned = true;
+    at(slot).tables.clear();
+  }
+  void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override {
+    at(group, to) = at(group, from);
+    at(group, to).owner = 0;  // whoever asked for the copy writes it
+    forget_holders(group, to);
+    ++pages_copied;
+  }
+  void copy_slot(std::int32_t from, std::int32_t to) override {
+    const std::int32_t stream = at(to).stream;
+    at(to) = at(from);
+    at(to).stream = stream;
+  }
   void settle(const PlanLane& lane) override { replay(lane); }
   void read_page(std::int32_t group, std::int32_t page, std::byte* out) override {
     std::memcpy(out, &at(group, page), sizeof(Page));
   }
   void write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) override {
     std::memcpy(&at(group, page), bytes, sizeof(Page));
+    at(group, page).owner = kForeign;
+    forget_holders(group, page);
   }
-  std::size_t slot_state_bytes() const override { return sizeof(std::uint64_t) + sizeof(std::int32_t); }
+  std::size_t slot_state_bytes() const override {
+    return options_.has_recurrent ? sizeof(std::uint64_t) + sizeof(std::int32_t) : 0;
+  }
   void read_slot(std::int32_t slot, std::byte* out) override {
     require(at(slot).window.empty(), "a slot is settled before it is read");
     std::memcpy(out, &at(slot).state, sizeof(std::uint64_t));
     std::memcpy(out + sizeof(std::uint64_t), &at(slot).count, sizeof(std::int32_t));
   }
   void write_slot(std::int32_t slot, const std::byte* bytes) override {
+    const std::int32_t stream = at(slot).stream;
     at(slot) = Slot{};
+    at(slot).stream = stream;
     std::memcpy(&at(slot).state, bytes, sizeof(std::uint64_t));
     std::memcpy(&at(slot).count, bytes + sizeof(std::uint64_t), sizeof(std::int32_t));
   }
@@ -108,10 +136,11 @@ class FakeModel : public LanguageModel {
 
  private:
   static constexpr std::int32_t kPoison = -77;
+  static constexpr std::int32_t kForeign = -2;  // owner of a page that was read back: not of this process
   static constexpr std::int32_t kPageTokens = limits::kKvPageTokens;
   struct Page {
     std::array<std::int32_t, limits::kKvPageTokens> tokens{};  // token + 1; 0: nothing written
-    std::int32_t owner = 0;                                    // slot of the stream that writes it
+    std::int32_t owner = 0;                                    // Slot::stream of who writes it; 0: nobody yet
   };
   struct WindowRow {
     std::int32_t token = 0;
@@ -122,6 +151,8 @@ class FakeModel : public LanguageModel {
     std::int32_t count = 0;         // tokens in `state`
     std::vector<WindowRow> window;  // the kept window
     bool window_is_tree = false;    // its tokens are in no page yet
+    std::int32_t stream = 0;        // a number of its own for each time the slot is handed out
+    std::vector<PageTable> tables;  // of its last pass
     bool poisoned = false;
   };
   /// What a row has seen, itself included.
@@ -158,6 +189,7 @@ class FakeModel : public LanguageModel {
       check_pages(plan, lane);
     }
     require(next == static_cast<std::int32_t>(plan.rows.size()), "every row is in a span");
+    for (const PlanLane& lane : plan.lanes) at(lane.slot).tables = lane.pages;
   }
 
   void check_row(const RoundPlan& plan, const PlanLane& lane, std::int32_t lane_index, std::int32_t i) const {
@@ -214,9 +246,9 @@ class FakeModel : public LanguageModel {
       require(each.parent == before, "replayed rows are a path from the pending token");
       before = row;
       if (slot.window_is_tree) {
-        for (const std::size_t group : {std::size_t{0}, std::size_t{2}}) write(lane, group, slot.count, each.token);
+        for (const std::size_t group : paged_groups_) write(lane, group, slot.count, each.token);
       }
-      slot.state = chain(slot.state, each.token);
+      if (options_.has_recurrent) slot.state = chain(slot.state, each.token);
       ++slot.count;
     }
     slot.window.clear();
@@ -226,16 +258,39 @@ class FakeModel : public LanguageModel {
     const std::int32_t index = lane.pages[group][static_cast<std::size_t>(position / kPageTokens)];
     require(index > 0, "written keys are held");
     Page& page = at(static_cast<std::int32_t>(group), index);
-    if (page.owner == 0) page.owner = lane.slot;
-    require(page.owner == lane.slot, "a page is written by one stream, and zeroed before");
+    const std::int32_t stream = at(lane.slot).stream;
+    if (page.owner != stream) {
+      require(page.owner != -1, "a page is zeroed or copied before it is written");
+      require(!is_held_by_another(lane.slot, group, index), "a page that others see is copied before it is written");
+      page.owner = stream;
+    }
     page.tokens[static_cast<std::size_t>(position % kPageTokens)] = token + 1;
+  }
+
+  /// A page that is handed out anew was nobody's.
+  void forget_holders(std::int32_t group, std::int32_t page) {
+    for (Slot& slot : slots_) {
+      if (slot.tables.empty()) continue;
+      PageTable& table = slot.tables[static_cast<std::size_t>(group)];
+      std::replace(table.begin(), table.end(), page, -1);
+    }
+  }
+
+  /// Whether another stream's tables, as its last pass had them, hold the page.
+  bool is_held_by_another(std::int32_t slot, std::size_t group, std::int32_t page) const {
+    for (std::size_t other = 0; other < slots_.size(); ++other) {
+      if (other == static_cast<std::size_t>(slot) || slots_[other].tables.empty()) continue;
+      const PageTable& table = slots_[other].tables[group];
+      if (std::find(table.begin(), table.end(), page) != table.end()) return true;
+    }
+    return false;
   }
 
   std::int32_t read(const PlanLane& lane, std::size_t group, std::int32_t position) {
     const std::int32_t index = lane.pages[group][static_cast<std::size_t>(position / kPageTokens)];
     require(index > 0, "visible keys are held");
     const Page& page = at(static_cast<std::int32_t>(group), index);
-    require(page.owner == lane.slot, "a stream reads its own pages");
+    // Pages that another stream wrote may be read: what they hold shows in the logits.
     const std::int32_t token = page.tokens[static_cast<std::size_t>(position % kPageTokens)];
     require(token > 0, "visible keys are written");
     return token;
@@ -245,9 +300,11 @@ class FakeModel : public LanguageModel {
   // of a tree, or from the pages too where a chain has just written them.
   std::uint64_t sliding_hash(const PlanLane& lane, bool tree, const Path& path, std::int32_t position) {
     std::uint64_t hash = 5;
+    if (!options_.has_sliding) return hash;
     for (std::int32_t key = std::max(0, position - options_.window + 1); key <= position; ++key) {
       const bool is_own = tree && key >= lane.position;
-      hash = chain(hash, is_own ? path.tokens[static_cast<std::size_t>(key - lane.position)] + 1 : read(lane, 2, key));
+      hash = chain(hash, is_own ? path.tokens[static_cast<std::size_t>(key - lane.position)] + 1
+                                : read(lane, paged_groups_.back(), key));
     }
     return hash;
   }
@@ -255,6 +312,8 @@ class FakeModel : public LanguageModel {
   void run_lane(const RoundPlan& plan, const PlanLane& lane, ForwardResult& result) {
     Slot& slot = at(lane.slot);
     require(!slot.poisoned, "slots are zeroed before use");
+    // Without recurrent groups a slot has no state: it stands wherever the lane does.
+    if (!options_.has_recurrent) slot.count = lane.position - static_cast<std::int32_t>(lane.replay_rows.size());
     replay(lane);
     require(slot.count == lane.position, "the state stands where the rows begin");
     const bool tree = is_tree(plan, lane);
@@ -268,11 +327,10 @@ class FakeModel : public LanguageModel {
       const std::int32_t parent = i == 0 ? -1 : row.parent_row - lane.first_row;
       Path path = parent < 0 ? committed : paths[static_cast<std::size_t>(parent)];
       path.full = chain(path.full, row.token + 1);
-      path.state = chain(path.state, row.token);
+      if (options_.has_recurrent) path.state = chain(path.state, row.token);
       path.tokens.push_back(row.token);
       if (!tree) {
-        for (const std::size_t group : {std::size_t{0}, std::size_t{2}})
-          write(lane, group, row.sequence_index, row.token);
+        for (const std::size_t group : paged_groups_) write(lane, group, row.sequence_index, row.token);
       }
       if (!lane.commits) slot.window.push_back({row.token, parent});
       if ((row.flags & kRowWantsLogits) != 0) {
@@ -308,6 +366,11 @@ class FakeModel : public LanguageModel {
   std::vector<Slot> slots_;
   std::vector<float> logits_;
   std::int32_t window_rows_ = 0;
+  std::int32_t streams_ = 0;
+  std::vector<std::size_t> paged_groups_;
+
+ public:
+  std::atomic<int> pages_copied{0};
 };
 
 }  // namespace tensorfold::testing

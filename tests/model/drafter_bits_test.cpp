@@ -12,46 +12,10 @@ namespace tensorfold {
 namespace {
 
 using test::LanedModel;
+using test::StoredTensor;
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kWidth = 16'384, kHidden = 64;  // 2^20 elements a projection
-
-struct StoredTensor {
-  std::string dtype;
-  std::vector<std::int64_t> shape;
-  std::string bytes;
-};
-
-std::map<std::string, StoredTensor> read_safetensors_plainly(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string file((std::istreambuf_iterator<char>(in)), {});
-  std::uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
-  std::map<std::string, StoredTensor> result;
-  const auto header = nlohmann::json::parse(file.substr(8, header_bytes));
-  for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__") continue;
-    const auto at = entry["data_offsets"].get<std::vector<std::uint64_t>>();
-    result[name] = {entry["dtype"], entry["shape"], file.substr(8 + header_bytes + at[0], at[1] - at[0])};
-  }
-  return result;
-}
-
-void write_safetensors_plainly(const fs::path& path, const std::map<std::string, StoredTensor>& tensors) {
-  nlohmann::json header;
-  std::string data;
-  for (const auto& [name, tensor] : tensors) {
-    header[name] = {{"dtype", tensor.dtype},
-                    {"shape", tensor.shape},
-                    {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
-    data += tensor.bytes;
-  }
-  const std::string text = header.dump();
-  const std::uint64_t length = text.size();
-  std::ofstream out(path, std::ios::binary);
-  out.write(reinterpret_cast<const char*>(&length), sizeof(length));
-  out << text << data;
-}
 
 StoredTensor random_matrix(std::int64_t rows, std::int64_t columns, unsigned seed) {
   std::mt19937 random(seed);
@@ -71,14 +35,14 @@ class DrafterBits : public testing::Test {
     fs::remove_all(folder_);
     fs::create_directory(folder_);
     const auto golden = fs::path(TENSORFOLD_SOURCE_DIR) / "tests/golden/drafters/qwen3_5_mtp_dflash";
-    auto tensors = read_safetensors_plainly(golden / "model.safetensors");
+    auto tensors = test::read_safetensors_plainly(golden / "model.safetensors");
     for (const char* layer : {"layers.0.", "layers.1."}) {
       const std::string name = std::string(layer) + "mlp.";
       tensors[name + "gate_proj.weight"] = random_matrix(kWidth, kHidden, 1);
       tensors[name + "up_proj.weight"] = random_matrix(kWidth, kHidden, 2);
       tensors[name + "down_proj.weight"] = random_matrix(kHidden, kWidth, 3);
     }
-    write_safetensors_plainly(folder_ / "model.safetensors", tensors);
+    test::write_safetensors_plainly(folder_ / "model.safetensors", tensors);
     std::ifstream in(golden / "config.json");
     auto config = nlohmann::json::parse(in);
     config["intermediate_size"] = kWidth;

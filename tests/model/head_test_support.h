@@ -5,6 +5,8 @@
 
 #include <bit>
 #include <cmath>
+#include <filesystem>
+#include <map>
 #include <span>
 
 #include "checkpoint/checkpoint.h"
@@ -110,6 +112,45 @@ inline testing::AssertionResult same_bits(std::span<const float> a, std::span<co
     }
   }
   return testing::AssertionSuccess();
+}
+
+/// Safetensors files that a test changes, read and written without src/checkpoint.
+struct StoredTensor {
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::string bytes;
+};
+
+inline std::map<std::string, StoredTensor> read_safetensors_plainly(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string file((std::istreambuf_iterator<char>(in)), {});
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
+  std::map<std::string, StoredTensor> result;
+  const auto header = nlohmann::json::parse(file.substr(8, header_bytes));
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") continue;
+    const auto at = entry["data_offsets"].get<std::vector<std::uint64_t>>();
+    result[name] = {entry["dtype"], entry["shape"], file.substr(8 + header_bytes + at[0], at[1] - at[0])};
+  }
+  return result;
+}
+
+inline void write_safetensors_plainly(const std::filesystem::path& path,
+                                      const std::map<std::string, StoredTensor>& tensors) {
+  nlohmann::json header;
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    header[name] = {{"dtype", tensor.dtype},
+                    {"shape", tensor.shape},
+                    {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
+    data += tensor.bytes;
+  }
+  const std::string text = header.dump();
+  const std::uint64_t length = text.size();
+  std::ofstream out(path, std::ios::binary);
+  out.write(reinterpret_cast<const char*>(&length), sizeof(length));
+  out << text << data;
 }
 
 inline std::unique_ptr<ops::Backend> exact_backend() {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/bf16.h"
 #include "base/error.h"
 #include "head_test_support.h"
 #include "model/draft_output.h"
@@ -260,6 +261,30 @@ TEST(Mtp, ZeroLayersInTheConfigurationSwitchItOff) {
     const auto model = load_language_model(Checkpoint::open(copy.path()), test::cpu_backend(), {});
     EXPECT_EQ(model->mtp_head(), nullptr);
   }
+}
+
+// A converter that folds by the ends of names misses "pre_fc_norm_*": the values less one are what it would have left.
+TEST(Mtp, NormsOfTwoConventionsAreToldApart) {
+  const CopiedCheckpoint copy("mlx_qwen3_5_mtp_4bit");
+  const auto path = copy.path() / "mtp-4bit.safetensors";
+  auto golden = test::read_golden_case(test::golden_directory("mlx_qwen3_5_mtp_4bit"));
+  golden.model = copy.path();
+  const auto logits_less = [&](float offset) {
+    auto tensors = test::read_safetensors_plainly(path);
+    for (const char* name : {"mtp.pre_fc_norm_embedding.weight", "mtp.pre_fc_norm_hidden.weight"}) {
+      std::string& bytes = tensors.at(name).bytes;
+      for (std::size_t i = 0; i < bytes.size(); i += sizeof(Bf16)) {
+        Bf16 value;
+        std::memcpy(&value, bytes.data() + i, sizeof(value));
+        value = to_bf16(std::max(to_float(value), 0.5f) - offset);  // exact for values from 0.5 to 2
+        std::memcpy(bytes.data() + i, &value, sizeof(value));
+      }
+    }
+    test::write_safetensors_plainly(path, tensors);
+    return run(golden, test::cpu_backend());
+  };
+  const auto folded = logits_less(0.0f);
+  EXPECT_TRUE(test::same_bits(logits_less(1.0f), folded));
 }
 
 TEST(Mtp, MoreThanOneLayerIsRefused) {

@@ -345,7 +345,13 @@ TEST_F(ServerTest, KeysGateAndLabel) {
                              "Authorization: bEARER secret\r\n"))
                 .status,
             200);
-  EXPECT_EQ(engine_->last_owner(), "cli-1");
+  // What is kept apart by key is kept apart by the key itself: the same under another label, another for another key.
+  ApiKeys keys;
+  keys.add_flag_keys({"first"});
+  keys.add_environment_keys("secret");
+  EXPECT_EQ(engine_->last_owner(), keys.scope("env-1"));
+  EXPECT_NE(engine_->last_owner(), keys.scope("cli-1"));
+  EXPECT_EQ(keys.scope("-"), "-");
 }
 
 TEST_F(ServerTest, ListsModelsAndHealthAndTokens) {

@@ -39,7 +39,9 @@ std::int32_t PagePool::unreserved(std::int32_t group) const {
 
 bool PagePool::reserve(std::int32_t group, std::int32_t count) {
   TF_ASSERT(count >= 0);
-  if (count > unreserved(group)) return false;
+  while (count > unreserved(group)) {
+    if (!reclaimer_ || !reclaimer_(group)) return false;
+  }
   at(group).reserved += count;
   return true;
 }
@@ -49,21 +51,42 @@ void PagePool::cancel_reservation(std::int32_t group, std::int32_t count) {
   at(group).reserved -= count;
 }
 
-std::int32_t PagePool::take_reserved(std::int32_t group) {
+std::int32_t PagePool::pop_reserved(std::int32_t group) {
   Group& pages = at(group);
   TF_ASSERT(pages.reserved > 0 && !pages.free.empty());
   const std::int32_t page = pages.free.back();
-  model_.zero_page(group, page);
   pages.free.pop_back();
   --pages.reserved;
   pages.references[static_cast<std::size_t>(page)] = 1;
   return page;
 }
 
+std::int32_t PagePool::take_reserved(std::int32_t group) {
+  TF_ASSERT(!at(group).free.empty());
+  model_.zero_page(group, at(group).free.back());  // first: what fails leaves the pool as it was
+  return pop_reserved(group);
+}
+
+std::int32_t PagePool::take_reserved_copy(std::int32_t group, std::int32_t from) {
+  TF_ASSERT(!at(group).free.empty() && references(group, from) > 0);
+  model_.copy_page(group, from, at(group).free.back());
+  return pop_reserved(group);
+}
+
+std::int32_t PagePool::take_reserved_written(std::int32_t group, const std::byte* bytes) {
+  TF_ASSERT(!at(group).free.empty());
+  model_.write_page(group, at(group).free.back(), bytes);
+  return pop_reserved(group);
+}
+
 void PagePool::add_reference(std::int32_t group, std::int32_t page) {
   std::int32_t& references = at(group).references.at(static_cast<std::size_t>(page));
   TF_ASSERT(references > 0);
   ++references;
+}
+
+std::int32_t PagePool::references(std::int32_t group, std::int32_t page) const {
+  return at(group).references.at(static_cast<std::size_t>(page));
 }
 
 bool PagePool::release(std::int32_t group, std::int32_t page) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
 #include <random>
 #include <utility>
@@ -58,6 +59,7 @@ struct Record {
   std::vector<std::int32_t> reply;
   std::vector<RecordedRow> rows;
   std::int32_t events = 0;
+  bool is_after_restart = false;  // opened before anything else was on its engine
   FinishReason reason = FinishReason::kError;
   std::string message;
   StreamStatistics statistics;
@@ -77,8 +79,14 @@ class Schedule {
   }
 
   void run() {
-    draw_streams();
-    run_serially();
+    model_ = make_model_(number_);
+    facts_ = model_->facts();
+    context_ = std::min(facts_.context_max, options_.prompt_tokens_max + options_.reply_tokens_max + 1);
+    for (std::int32_t wave = 0; wave < options_.waves; ++wave) {
+      wave_begins_.push_back(records_.size());
+      draw_streams();
+      run_serially();
+    }
     run_engine();
     for (std::size_t index = 0; index < records_.size(); ++index) compare(index);
     ++report_.schedules;
@@ -93,7 +101,9 @@ class Schedule {
   void draw_stream(Record& record, const std::vector<std::int32_t>& shared);
   void run_serially();
   void run_serially(SerialRun& serial, HostSampler& sampler, Record& record);
+  std::vector<std::int32_t> earlier_tokens();
   void run_engine();
+  void run_wave(Engine& engine, std::size_t first, std::size_t end);
   void open(Engine& engine, Record& record, double background_share);
   void compare(std::size_t index);
   template <typename... Args>
@@ -108,6 +118,7 @@ class Schedule {
   ModelFacts facts_;
   std::int32_t context_ = 0;
   std::vector<std::unique_ptr<Record>> records_;
+  std::vector<std::size_t> wave_begins_;
   std::shared_ptr<KnownReplies> known_ = std::make_shared<KnownReplies>();
   std::mutex mutex_;
   std::condition_variable finished_;
@@ -124,9 +135,6 @@ void Schedule::failure(std::size_t stream, fmt::format_string<Args...> format, A
 }
 
 void Schedule::draw_streams() {
-  model_ = make_model_(number_);
-  facts_ = model_->facts();
-  context_ = std::min(facts_.context_max, options_.prompt_tokens_max + options_.reply_tokens_max + 1);
   const std::int32_t count = draw(0, 5) == 0 ? 1 : draw(1, options_.streams_max);  // a lone stream's windows are wide
   std::vector<std::int32_t> shared;                                                // some prompts begin alike
   for (std::int32_t i = 0; i < options_.prompt_tokens_max; ++i) shared.push_back(draw(0, facts_.vocabulary_size - 1));
@@ -137,9 +145,16 @@ void Schedule::draw_streams() {
 }
 
 void Schedule::draw_stream(Record& record, const std::vector<std::int32_t>& shared) {
-  const std::int32_t length = std::min(draw(1, draw(0, 2) == 0 ? 4 : options_.prompt_tokens_max), context_ - 1);
+  std::int32_t length = std::min(draw(1, draw(0, 2) == 0 ? 4 : options_.prompt_tokens_max), context_ - 1);
   const std::int32_t alike = draw(0, 1) == 0 ? 0 : draw(0, length);
   record.prompt.assign(shared.begin(), shared.begin() + alike);
+  if (wave_begins_.back() > 0 && draw(0, 3) > 0) {
+    record.prompt = earlier_tokens();
+    length = std::min(static_cast<std::int32_t>(record.prompt.size()) + draw(0, 12),
+                      std::min(options_.prompt_tokens_max, context_ - 1));
+    if (static_cast<std::int32_t>(record.prompt.size()) > length)
+      record.prompt.resize(static_cast<std::size_t>(length));
+  }
   const std::int32_t period = draw(0, 3) == 0 ? draw(1, 12) : length;  // some repeat themselves: there is what to copy
   while (static_cast<std::int32_t>(record.prompt.size()) < length) {
     const auto size = static_cast<std::int32_t>(record.prompt.size());
@@ -165,10 +180,22 @@ void Schedule::draw_stream(Record& record, const std::vector<std::int32_t>& shar
   }
 }
 
+/// A beginning of what a stream of an earlier wave reads and writes: all of it, its prompt, or cut anywhere.
+std::vector<std::int32_t> Schedule::earlier_tokens() {
+  const Record& record =
+      *records_[static_cast<std::size_t>(draw(0, static_cast<std::int32_t>(wave_begins_.back()) - 1))];
+  std::vector<std::int32_t> tokens = record.prompt;
+  tokens.insert(tokens.end(), record.expected_reply.begin(), record.expected_reply.end());
+  const std::int32_t how = draw(0, 3);
+  if (how == 0) tokens.resize(record.prompt.size());
+  if (how == 1) tokens.resize(static_cast<std::size_t>(draw(1, static_cast<std::int32_t>(tokens.size()))));
+  return tokens;
+}
+
 void Schedule::run_serially() {
   SerialRun serial(options_.make_reference ? options_.make_reference(number_) : make_model_(number_), context_);
   HostSampler sampler(facts_.vocabulary_size);
-  for (const std::unique_ptr<Record>& record : records_) run_serially(serial, sampler, *record);
+  for (std::size_t i = wave_begins_.back(); i < records_.size(); ++i) run_serially(serial, sampler, *records_[i]);
 }
 
 // Every token but the last is fed.
@@ -200,6 +227,10 @@ void Schedule::open(Engine& engine, Record& record, double background_share) {
   request.sampling = record.sampling;
   request.logit_rule = record.logit_rule;
   request.drafts = record.drafts;
+  const auto prompt_length = static_cast<std::int32_t>(record.prompt.size());
+  if (options_.waves > 1 && prompt_length > 2 && draw(0, 1) == 0) {
+    request.marks.push_back({draw(1, prompt_length - 1), PromptMarkKind::kSystemEnd});
+  }
   request.background = draw(0, 999) < static_cast<std::int32_t>(background_share * 1000);
   request.on_logits = [&record](std::int32_t sequence_index, const float* logits, std::int32_t count) {
     record.rows.push_back({sequence_index, row_bits(logits, count)});
@@ -252,23 +283,29 @@ void Schedule::run_engine() {
   options.drafts = options_.drafts && draw(0, 5) != 0;
   options.draft_sources.push_back(oracle);
   if (draw(0, 1) == 0) options.draft_sources.push_back(std::make_shared<CopySource>());
-  std::unique_ptr<Engine> engine = Engine::start(std::move(model_), options);
-  // Some come while others run, and take the lanes of those in the background.
-  const std::size_t early = draw(0, 1) == 0 ? records_.size() : records_.size() / 2;
-  events_before_rest_ = draw(1, 60);
-  rest_is_open_ = early == records_.size();
-  for (std::size_t i = 0; i < records_.size(); ++i) {
-    if (i == early) {
-      std::unique_lock lock(mutex_);
-      finished_.wait(lock, [&] { return event_count_ >= events_before_rest_ || finished_count_ == early; });
-    }
-    open(*engine, *records_[i], i < early ? 0.5 : 0.1);
+  if (options_.prompt_cache_bytes_max > 0) {
+    options.prompt_cache_bytes =
+        draw(0, static_cast<std::int32_t>(
+                    std::min<std::int64_t>(options_.prompt_cache_bytes_max, std::numeric_limits<std::int32_t>::max())));
+    options.prompt_cache_over_cap = true;
   }
-  {
-    std::unique_lock lock(mutex_);
-    rest_is_open_ = true;
-    finished_.notify_all();
-    finished_.wait(lock, [this] { return finished_count_ == records_.size(); });
+  if (!options_.learn_folder.empty()) {
+    options.learn.folder = options_.learn_folder;
+    options.learn.conversations = true;
+    options.learn.free_bytes_min = 0;
+    options.learn.tokens_min = 1;
+  }
+  std::unique_ptr<Engine> engine = Engine::start(std::move(model_), options);
+  for (std::size_t wave = 0; wave < wave_begins_.size(); ++wave) {
+    const std::size_t first = wave_begins_[wave];
+    const std::size_t end = wave + 1 < wave_begins_.size() ? wave_begins_[wave + 1] : records_.size();
+    if (wave > 0 && !options_.learn_folder.empty() && draw(0, 1) == 0) {
+      engine.reset();
+      engine = Engine::start(make_model_(number_), options);
+      ++report_.restarts;
+      for (std::size_t i = first; i < end; ++i) records_[i]->is_after_restart = true;
+    }
+    run_wave(*engine, first, end);
   }
   engine.reset();  // its thread is done with the oracle
   report_.chains += static_cast<std::uint64_t>(oracle->chains);
@@ -279,6 +316,28 @@ void Schedule::run_engine() {
   if (oracle->contract_breaches > 0) failure(0, "the engine broke its contract with draft sources");
   if (oracle->opened != oracle->closed)
     failure(0, "{} drafters opened, {} closed", oracle->opened.load(), oracle->closed.load());
+}
+
+/// Some come while others run, and take the lanes of those in the background.
+void Schedule::run_wave(Engine& engine, std::size_t first, std::size_t end) {
+  const std::size_t early = draw(0, 1) == 0 ? end : first + (end - first) / 2;
+  const int more_events = draw(1, 60);
+  {
+    const std::lock_guard lock(mutex_);
+    events_before_rest_ = event_count_ + more_events;
+    rest_is_open_ = early == end;
+  }
+  for (std::size_t i = first; i < end; ++i) {
+    if (i == early) {
+      std::unique_lock lock(mutex_);
+      finished_.wait(lock, [&] { return event_count_ >= events_before_rest_ || finished_count_ == early; });
+    }
+    open(engine, *records_[i], i < early ? 0.5 : 0.1);
+  }
+  std::unique_lock lock(mutex_);
+  rest_is_open_ = true;
+  finished_.notify_all();
+  finished_.wait(lock, [&] { return finished_count_ == end; });
 }
 
 void Schedule::compare(std::size_t index) {
@@ -299,18 +358,34 @@ void Schedule::compare(std::size_t index) {
   if (!cancelled && record.reply.size() != record.expected_reply.size()) {
     return failure(index, "gave {} of {} reply tokens", record.reply.size(), record.reply_tokens_max);
   }
-  // Each fed row was reported once, in order.
-  if (!cancelled && record.rows.size() != record.expected_rows.size()) {
-    return failure(index, "reported {} rows, expected {}", record.rows.size(), record.expected_rows.size());
+  // Each fed row was reported once, in order. Those of a kept prefix weren't fed; a preempted stream may find more of
+  // its prompt kept when it comes again.
+  const auto cached = static_cast<std::size_t>(record.statistics.cached_tokens);
+  const bool may_skip = options_.prompt_cache_bytes_max > 0 && record.statistics.preemptions > 0;
+  if (!cancelled && !may_skip && record.rows.size() + cached != record.expected_rows.size()) {
+    return failure(index, "reported {} rows after {}, expected {} in all", record.rows.size(), cached,
+                   record.expected_rows.size());
   }
-  for (std::size_t i = 0; i < record.rows.size(); ++i) {
-    if (record.rows[i].sequence_index != static_cast<std::int32_t>(i) || i >= record.expected_rows.size()) {
-      return failure(index, "row {} was reported as index {}", i, record.rows[i].sequence_index);
+  if (cached > 0) {
+    ++report_.streams_resumed;
+    report_.rows_resumed += cached;
+    report_.streams_resumed_after_restart += record.is_after_restart ? 1 : 0;
+  }
+  std::size_t next = cached;
+  for (const RecordedRow& row : record.rows) {
+    const auto at = static_cast<std::size_t>(row.sequence_index);
+    const bool skips = may_skip && at > next && at < prompt;
+    if ((at != next && !skips) || at >= record.expected_rows.size()) {
+      return failure(index, "row {} was reported as index {}", next, row.sequence_index);
     }
+    next = at + 1;
     ++report_.rows_compared;
-    if (record.rows[i].bits != record.expected_rows[i]) {
-      return failure(index, "logits of row {} differ from the one-row-at-a-time run's ({} prompt tokens)", i, prompt);
+    if (row.bits != record.expected_rows[at]) {
+      return failure(index, "logits of row {} differ from the one-row-at-a-time run's ({} prompt tokens)", at, prompt);
     }
+  }
+  if (!cancelled && next != record.expected_rows.size()) {
+    return failure(index, "the last row reported is {}, not {}", next, record.expected_rows.size());
   }
   for (std::size_t i = 0; i < record.reply.size(); ++i) {
     ++report_.tokens_compared;

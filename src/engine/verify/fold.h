@@ -32,7 +32,11 @@ struct Options {
   bool poison_freed = true;      // NaN in freed pages and slots
   bool drafts = true;            // in most schedules, for most of their streams
   bool trees = true;             // among the drafts
-  MakeModel make_reference;      // the plain run's model where it shall differ (another path, other threads)
+  /// Prefix reuse: streams come in waves, later ones continue, repeat or leave the prompts and replies of earlier ones.
+  std::int32_t waves = 1;
+  std::int64_t prompt_cache_bytes_max = 0;  // the budget of a schedule is drawn up to it
+  std::string learn_folder;                 // kept states go there, and the engine starts anew between some waves
+  MakeModel make_reference;                 // the plain run's model where it shall differ (another path, other threads)
 };
 
 struct Report {
@@ -45,7 +49,11 @@ struct Report {
   std::uint64_t drafted = 0, accepted = 0;                                    // their rows
   std::array<std::uint64_t, limits::kWideWindowRowsMax> windows_by_landed{};  // of chains and trees: drafts that landed
   std::uint64_t preemptions = 0;
-  std::uint64_t wide_windows = 0;  // of more than kWindowRowsMax rows
+  std::int32_t streams_resumed = 0;
+  std::uint64_t rows_resumed = 0;  // rows that weren't computed again
+  std::int32_t restarts = 0;
+  std::int32_t streams_resumed_after_restart = 0;  // in the first wave of a new engine: from disk
+  std::uint64_t wide_windows = 0;                  // of more than kWindowRowsMax rows
   std::uint64_t failures = 0;
   std::string first_failure;  // what differed first, with seed and schedule
 

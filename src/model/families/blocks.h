@@ -52,9 +52,9 @@ void prefix_names(LayerDescription& layer, const std::string& prefix);
 /// Where the checkpoint's MTP head is: nothing, "" for the checkpoint itself (looked at when `in_checkpoint`), or the path
 /// of a side file beside it.
 std::optional<std::string> find_mtp(const FamilyInput& input, bool in_checkpoint);
-/// The head around `layer`, whose names are those of layer 0; norms and joining layer are added. Norms of a side file or
-/// an MLX conversion are told apart by their mean (families-a.md 0.4): `add_one` is handed the answer before `layer` is
-/// built.
+/// The head around `layer`, whose names are those of layer 0 and which is built once it is known whether its norms are
+/// zero-centred (`add_one`); norms and joining layer are added. A side file or an MLX conversion is asked by the means of its
+/// norms (families-a.md 0.4).
 MtpDescription mtp(const FamilyInput& input, const Sizes& sizes, const std::string& side_file, bool body_adds_one,
                    const std::function<LayerDescription(bool add_one)>& layer);
 

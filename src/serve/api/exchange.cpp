@@ -12,7 +12,7 @@ Exchange open_exchange(RouteTarget target, std::shared_ptr<const ServedModel> mo
   GenerationRequest request = target == RouteTarget::kChatCompletions ? parse_chat_request(http.body, context)
                                                                       : parse_completion_request(http.body, context);
   request.model = model->echoed_name(request.model);
-  request.owner = http.key_label;
+  request.owner = http.key_scope;
   request.received = received;
   Exchange exchange;
   exchange.format = request.is_chat ? make_chat_format() : make_completion_format();
