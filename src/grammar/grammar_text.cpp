@@ -34,7 +34,7 @@ GrammarNode schema_text(GrammarTree& tree, const nlohmann::ordered_json& schema)
 
 GrammarNode plain_regex(GrammarTree& tree, const std::string& pattern) {
   PlainSpelling spelling(tree);
-  return parse_regex(tree, pattern, RegexMatch::kWhole, spelling);
+  return parse_regex(tree, pattern, RegexMatch::kWhole, spelling, tree.empty());
 }
 
 GrammarNode parse(GrammarTree& tree, const GrammarSource& source) {

@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::int64_t kWideClassCharacters = 256;
 constexpr std::int64_t kWideClassCost = 32;
+constexpr int kInlinedNodesMax = 24;
+constexpr int kInlinedRulesDepthMax = 4;
 
 [[noreturn]] void too_large(const char* what, std::size_t limit) {
   fail(ErrorCode::kInvalidArgument, "the grammar is too large: more than {} {}", limit, what);
@@ -107,11 +109,28 @@ GrammarNode GrammarTree::unrolled(GrammarNode part, int minimum, int maximum) {
     return reference(rule);
   };
   // Each step is a rule whose end is the next step, so that a mask is the same wherever the repetition stands.
-  const GrammarNode one = as_rule(part);
+  // Something small is written out in each, alternative by alternative, for the same reason.
+  const GrammarNode one = count_nodes(part, kInlinedNodesMax) <= kInlinedNodesMax ? part : as_rule(part);
+  const std::vector<GrammarNode> forms = at(one).kind == Kind::kChoice ? at(one).parts : std::vector<GrammarNode>{one};
+  const auto step = [&](GrammarNode rest, bool may_end) {
+    std::vector<GrammarNode> alternatives;
+    if (may_end) alternatives.push_back(empty());
+    for (const GrammarNode form : forms) alternatives.push_back(sequence({form, rest}));
+    return as_rule(choice(std::move(alternatives)));
+  };
   GrammarNode rest = maximum == kUnbounded ? repeat(one, 0, kUnbounded) : empty();
-  for (int step = minimum; step < maximum; ++step) rest = as_rule(optional(sequence({one, rest})));
-  for (int step = 0; step < minimum; ++step) rest = as_rule(sequence({one, rest}));
+  for (int index = minimum; index < maximum; ++index) rest = step(rest, true);
+  for (int index = 0; index < minimum; ++index) rest = step(rest, false);
   return rest;
+}
+
+int GrammarTree::count_nodes(GrammarNode node, int limit) const {
+  int count = 1;
+  for (const GrammarNode part : at(node).parts) {
+    if (count > limit) break;
+    count += count_nodes(part, limit - count);
+  }
+  return count;
 }
 
 GrammarNode GrammarTree::counted_until(const CharacterSet& excluded, int minimum, int maximum, std::string_view end) {
@@ -155,7 +174,11 @@ class GrammarTree::Writer {
     reach(tree_.root_);
     out_ = "root ::= ";
     out_ += fmt::format("r{}\n", tree_.root_);
-    while (!queue_.empty()) {
+    while (!queue_.empty() || written_loops_ < loops_.size()) {
+      if (queue_.empty()) {
+        write_loop(written_loops_++);
+        continue;
+      }
       const int rule = queue_.back();
       queue_.pop_back();
       out_ += fmt::format("r{} ::= ", rule);
@@ -306,11 +329,65 @@ class GrammarTree::Writer {
       out_ += "\"\"";
       return;
     }
+    const bool of_characters = tree_.at(part).kind == Kind::kCharacters;
+    if (!of_characters && expression.maximum == kUnbounded) {
+      // A rule that ends in itself; a group of one form may stand before it.
+      out_ += '(';
+      if (expression.minimum == 1) {
+        write_node(part, copies);
+        out_ += ' ';
+      }
+      out_ += fmt::format("s{})", loops_.size());
+      loops_.push_back(part);
+      return;
+    }
     const int count = std::max({expression.minimum, expression.maximum, 1});
     out_ += '(';
     write_node(part, copies * count);
     out_ += ')';
     write_counts(expression);
+  }
+
+  void write_loop(std::size_t loop) {
+    std::vector<GrammarNode> forms;
+    collect_forms(loops_[loop], kInlinedRulesDepthMax, forms);
+    out_ += fmt::format("s{} ::= \"\"", loop);
+    for (const GrammarNode form : forms) {
+      out_ += " | (";
+      write_node(form, 1);
+      out_ += fmt::format(" s{})", loop);
+    }
+    out_ += '\n';
+  }
+
+  /// The alternatives of a repeated part, through references to rules that consist of characters alone: a token that
+  /// spans several repetitions then stays inside one rule.
+  void collect_forms(GrammarNode node, int depth, std::vector<GrammarNode>& forms) const {
+    const Expression& expression = tree_.at(node);
+    if (!can_finish(node)) return;
+    if (expression.kind == Kind::kChoice) {
+      for (const GrammarNode part : expression.parts) collect_forms(part, depth, forms);
+      return;
+    }
+    if (expression.kind == Kind::kReference && depth > 0) {
+      const GrammarNode body = tree_.rules_[static_cast<std::size_t>(expression.rule)];
+      if (is_flat(body, depth - 1)) {
+        collect_forms(body, depth - 1, forms);
+        return;
+      }
+    }
+    forms.push_back(node);
+  }
+
+  /// Small, and without references but to rules that are flat themselves.
+  bool is_flat(GrammarNode node, int depth) const {
+    if (tree_.count_nodes(node, kInlinedNodesMax) > kInlinedNodesMax) return false;
+    const Expression& expression = tree_.at(node);
+    if (expression.kind == Kind::kReference) {
+      return depth > 0 && is_flat(tree_.rules_[static_cast<std::size_t>(expression.rule)], depth - 1);
+    }
+    return std::all_of(expression.parts.begin(), expression.parts.end(),
+                       [this, depth](GrammarNode part) { return is_flat(part, depth); });
   }
 
   void write_counts(const Expression& expression) {
@@ -327,6 +404,8 @@ class GrammarTree::Writer {
   std::vector<bool> finishes_;  // by expression
   std::vector<bool> reached_;   // by rule
   std::vector<int> queue_;
+  std::vector<GrammarNode> loops_;  // parts that repeat without a bound, by the number of their rule
+  std::size_t written_loops_ = 0;
   std::int64_t cost_ = 0;
   std::string out_;
 };

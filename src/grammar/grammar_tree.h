@@ -63,6 +63,8 @@ class GrammarTree {
 
   GrammarNode add(Expression expression);
   GrammarNode unrolled(GrammarNode part, int minimum, int maximum);
+  /// Of the expression and its parts, rules not followed; counts a little past `limit` at most.
+  int count_nodes(GrammarNode node, int limit) const;
   const Expression& at(GrammarNode node) const { return expressions_[static_cast<std::size_t>(node)]; }
 
   std::vector<Expression> expressions_;

@@ -71,23 +71,10 @@ GrammarNode JsonGrammar::escape() {
   });
 }
 
-GrammarNode JsonGrammar::character() {
-  return shared(character_, [this] { return tree_.choice({plain_character(), escape()}); });
-}
-
-GrammarNode JsonGrammar::runs(GrammarNode plain, GrammarNode escape) {
-  const int rule = tree_.add_rule();
-  const GrammarNode run = tree_.repeat(plain, 0, GrammarTree::kUnbounded);
-  tree_.set_rule(rule, tree_.sequence({run, tree_.optional(tree_.sequence({escape, tree_.reference(rule)}))}));
-  return tree_.reference(rule);
-}
-
-GrammarNode JsonGrammar::text() {
-  return shared(text_, [this] { return runs(plain_character(), escape()); });
-}
-
 GrammarNode JsonGrammar::string() {
-  return shared(string_, [this] { return tree_.sequence({tree_.literal("\""), text(), tree_.literal("\"")}); });
+  return shared(string_, [this] {
+    return tree_.sequence({tree_.literal("\""), any_then(CharacterSet::all(), tree_.literal("\""))});
+  });
 }
 
 GrammarNode JsonGrammar::spelled_escapes(const CharacterSet& set) {
@@ -123,13 +110,18 @@ GrammarNode JsonGrammar::one(const CharacterSet& set) {
   return plain.is_empty() ? escapes : tree_.choice({tree_.characters(plain), escapes});
 }
 
-GrammarNode JsonGrammar::any_number(const CharacterSet& set) {
-  if (set.ranges() == CharacterSet::all().ranges()) return text();
+GrammarNode JsonGrammar::any_then(const CharacterSet& set, GrammarNode next) {
   const CharacterSet plain = set.without(escaped_set());
+  const bool all = set.ranges() == CharacterSet::all().ranges();
   const bool escapes = !set.intersected_with(escaped_set()).is_empty();
-  if (!escapes) return tree_.repeat(tree_.characters(plain), 0, GrammarTree::kUnbounded);
-  if (plain.is_empty()) return tree_.repeat(spelled_escapes(set), 0, GrammarTree::kUnbounded);
-  return runs(tree_.characters(plain), spelled_escapes(set));
+  const GrammarNode run =
+      plain.is_empty() ? tree_.empty() : tree_.repeat(tree_.characters(plain), 0, GrammarTree::kUnbounded);
+  if (!escapes) return tree_.sequence({run, next});
+  const int rule = tree_.add_rule();
+  const GrammarNode escaped = all ? escape() : spelled_escapes(set);
+  tree_.set_rule(rule,
+                 tree_.choice({tree_.sequence({run, next}), tree_.sequence({run, escaped, tree_.reference(rule)})}));
+  return tree_.reference(rule);
 }
 
 GrammarNode JsonGrammar::integer() {

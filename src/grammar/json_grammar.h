@@ -25,12 +25,11 @@ class JsonGrammar final : public CharacterSpelling {
   GrammarNode string();           // any
   GrammarNode number();           // any
   GrammarNode integer();          // any of up to 18 digits
-  GrammarNode character();        // one character inside a string
-  GrammarNode plain_character();  // one that isn't escaped
-  /// One of the set, any number of them, as a string's value spells them. A run without escapes is one loop, so that
-  /// what has been written needn't be remembered character by character.
+  GrammarNode plain_character();  // one inside a string that isn't escaped
+  GrammarNode escape();           // any escape sequence
+  /// Characters as a string's value spells them (CharacterSpelling).
   GrammarNode one(const CharacterSet& set) override;
-  GrammarNode any_number(const CharacterSet& set) override;
+  GrammarNode any_then(const CharacterSet& set, GrammarNode next) override;
   /// The exact text.
   GrammarNode literal(std::string_view text) { return tree_.literal(text); }
 
@@ -39,16 +38,13 @@ class JsonGrammar final : public CharacterSpelling {
   GrammarNode member(GrammarNode key, GrammarNode value);
 
  private:
-  GrammarNode text();  // characters of any string
-  GrammarNode escape();                                  // any escape sequence
   GrammarNode spelled_escapes(const CharacterSet& set);  // of its members that need one
-  GrammarNode runs(GrammarNode plain, GrammarNode escape);
   /// The rule is made when it is first used.
   template <typename Make>
   GrammarNode shared(std::optional<int>& rule, Make make);
 
   GrammarTree& tree_;
-  std::optional<int> blanks_, value_, object_, array_, string_, number_, integer_, character_, escape_, text_;
+  std::optional<int> blanks_, value_, object_, array_, string_, number_, integer_, escape_;
 };
 
 }  // namespace tensorfold

@@ -2,6 +2,7 @@
 // pattern leaves open at its ends depends on where they stand.
 #include "grammar/regex.h"
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +16,9 @@ namespace tensorfold {
 namespace {
 
 constexpr int kGroupDepthMax = limits::kGrammarDepthMax / 4;  // a group takes up to three levels of the grammar
+
+constexpr std::size_t kPiecesInRule = 16;
+constexpr std::int64_t kCopiedPiecesMax = 512;  // of a repeated group, in all its copies
 
 struct Piece {
   enum class Kind { kSet, kSequence, kChoice, kRepeat, kStart, kEnd };
@@ -338,22 +342,26 @@ class Writer {
  public:
   Writer(GrammarTree& tree, CharacterSpelling& spelling) : tree_(tree), spelling_(spelling) {}
 
-  GrammarNode write(const Piece& piece, Edge before, Edge after) {
+  /// `piece`, then `next`.
+  GrammarNode write(const Piece& piece, Edge before, Edge after, GrammarNode next) {
     switch (piece.kind) {
       case Piece::Kind::kSet:
-        return between(spelling_.one(piece.set), before, after);
+        next = open_end(after, next);
+        return open_start(before, tree_.sequence({spelling_.one(piece.set), next}));
       case Piece::Kind::kRepeat:
-        return between(write_repeat(piece), before, after);
+        next = open_end(after, next);
+        return open_start(before, write_repeat(piece, next));
       case Piece::Kind::kChoice: {
+        const GrammarNode shared = as_rule(next);
         std::vector<GrammarNode> parts;
-        for (const Piece& part : piece.parts) parts.push_back(write(part, before, after));
-        return tree_.choice(std::move(parts));
+        for (const Piece& part : piece.parts) parts.push_back(write(part, before, after, shared));
+        return as_rule(tree_.choice(std::move(parts)));
       }
       case Piece::Kind::kSequence:
-        return write_sequence(piece.parts, before, after);
+        return write_sequence(piece.parts, before, after, next);
       case Piece::Kind::kStart:
       case Piece::Kind::kEnd:
-        return write_sequence({&piece, 1}, before, after);
+        return write_sequence({&piece, 1}, before, after, next);
     }
     return tree_.nothing();
   }
@@ -363,7 +371,19 @@ class Writer {
     fail(ErrorCode::kInvalidArgument, "the pattern has an anchor (^ or $) inside, where it isn't supported");
   }
 
-  GrammarNode write_sequence(std::span<const Piece> parts, Edge before, Edge after) {
+  GrammarNode as_rule(GrammarNode body) {
+    const int rule = tree_.add_rule();
+    tree_.set_rule(rule, body);
+    return tree_.reference(rule);
+  }
+  GrammarNode open_start(Edge before, GrammarNode node) {
+    return before == Edge::kSearch ? spelling_.any_then(CharacterSet::all(), as_rule(node)) : node;
+  }
+  GrammarNode open_end(Edge after, GrammarNode next) {
+    return after == Edge::kSearch ? as_rule(spelling_.any_then(CharacterSet::all(), next)) : next;
+  }
+
+  GrammarNode write_sequence(std::span<const Piece> parts, Edge before, Edge after, GrammarNode next) {
     for (; !parts.empty() && parts.front().kind == Piece::Kind::kStart; parts = parts.subspan(1)) {
       if (before == Edge::kInner) refuse_anchor();
       before = Edge::kText;
@@ -374,36 +394,65 @@ class Writer {
     }
     if (parts.empty()) {
       const bool open = before == Edge::kSearch || after == Edge::kSearch;
-      return open ? any_text() : tree_.empty();
+      return open ? spelling_.any_then(CharacterSet::all(), next) : next;
     }
-    std::vector<GrammarNode> nodes;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
+    for (std::size_t i = parts.size(); i-- > 0;) {
+      if (parts[i].kind == Piece::Kind::kStart || parts[i].kind == Piece::Kind::kEnd) refuse_anchor();
       const Edge left = i == 0 ? before : Edge::kInner;
       const Edge right = i + 1 == parts.size() ? after : Edge::kInner;
-      if (parts[i].kind == Piece::Kind::kStart || parts[i].kind == Piece::Kind::kEnd) refuse_anchor();
-      nodes.push_back(write(parts[i], left, right));
+      next = write(parts[i], left, right, next);
+      // Long sequences would nest too deeply for one rule.
+      if (i % kPiecesInRule == kPiecesInRule - 1) next = as_rule(next);
     }
-    return tree_.sequence(std::move(nodes));
+    return next;
   }
 
-  GrammarNode write_repeat(const Piece& piece) {
+  GrammarNode write_repeat(const Piece& piece, GrammarNode next) {
     const Piece& part = piece.parts.front();
-    const bool open_set = part.kind == Piece::Kind::kSet && piece.maximum == GrammarTree::kUnbounded;
-    if (!open_set) return tree_.repeat(write(part, Edge::kInner, Edge::kInner), piece.minimum, piece.maximum);
-    const GrammarNode rest = spelling_.any_number(part.set);
-    if (piece.minimum == 0) return rest;
-    return tree_.sequence({tree_.repeat(spelling_.one(part.set), piece.minimum, piece.minimum), rest});
+    const bool of_set = part.kind == Piece::Kind::kSet;
+    const int copies = std::max(piece.minimum, piece.maximum);
+    if (of_set && copies > limits::kGrammarCharacterRepeatMax) {
+      fail(ErrorCode::kInvalidArgument,
+           "the pattern repeats a character more than {} times, which isn't supported (without a bound it is)",
+           limits::kGrammarCharacterRepeatMax);
+    }
+    // A large group is written once and called; what follows it then isn't known inside.
+    if (static_cast<std::int64_t>(piece_count(part)) * copies > kCopiedPiecesMax) {
+      const GrammarNode group = write(part, Edge::kInner, Edge::kInner, tree_.empty());
+      return tree_.sequence({tree_.repeat(as_rule(group), piece.minimum, piece.maximum), next});
+    }
+    next = as_rule(next);
+    if (piece.maximum == GrammarTree::kUnbounded) {
+      next = of_set ? spelling_.any_then(part.set, next) : loop(part, next);
+    } else {
+      const GrammarNode end = next;
+      for (int step = piece.minimum; step < piece.maximum; ++step) {
+        next = as_rule(tree_.choice({end, write(part, Edge::kInner, Edge::kInner, next)}));
+      }
+    }
+    for (int step = 0; step < piece.minimum; ++step) {
+      next = as_rule(write(part, Edge::kInner, Edge::kInner, next));
+    }
+    return next;
   }
 
-  GrammarNode between(GrammarNode node, Edge before, Edge after) {
-    std::vector<GrammarNode> nodes;
-    if (before == Edge::kSearch) nodes.push_back(any_text());
-    nodes.push_back(node);
-    if (after == Edge::kSearch) nodes.push_back(any_text());
-    return tree_.sequence(std::move(nodes));
+  GrammarNode loop(const Piece& part, GrammarNode next) {
+    const int rule = tree_.add_rule();
+    const GrammarNode again = write(part, Edge::kInner, Edge::kInner, tree_.reference(rule));
+    tree_.set_rule(rule, tree_.choice({next, again}));
+    return tree_.reference(rule);
   }
 
-  GrammarNode any_text() { return spelling_.any_number(CharacterSet::all()); }
+  static std::size_t piece_count(const Piece& piece) {
+    std::size_t count = 1;
+    for (const Piece& part : piece.parts) {
+      const std::size_t copies = piece.kind == Piece::Kind::kRepeat
+                                     ? static_cast<std::size_t>(std::max({piece.minimum, piece.maximum, 1}))
+                                     : 1;
+      count += std::min<std::size_t>(piece_count(part) * copies, kCopiedPiecesMax + 1);
+    }
+    return std::min<std::size_t>(count, kCopiedPiecesMax + 1);
+  }
 
   GrammarTree& tree_;
   CharacterSpelling& spelling_;
@@ -411,13 +460,14 @@ class Writer {
 
 }  // namespace
 
-GrammarNode parse_regex(GrammarTree& tree, std::string_view pattern, RegexMatch match, CharacterSpelling& spelling) {
+GrammarNode parse_regex(GrammarTree& tree, std::string_view pattern, RegexMatch match, CharacterSpelling& spelling,
+                        GrammarNode next) {
   if (pattern.size() > limits::kGrammarSourceBytesMax) {
     fail(ErrorCode::kInvalidArgument, "the pattern is longer than {} bytes", limits::kGrammarSourceBytesMax);
   }
   const Piece piece = Parser(pattern).parse();
   const Edge edge = match == RegexMatch::kSearch ? Edge::kSearch : Edge::kText;
-  return Writer(tree, spelling).write(piece, edge, edge);
+  return Writer(tree, spelling).write(piece, edge, edge, next);
 }
 
 }  // namespace tensorfold

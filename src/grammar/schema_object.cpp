@@ -25,14 +25,16 @@ struct NameTrie {
 /// through.
 class KeyWriter {
  public:
-  KeyWriter(GrammarTree& tree, JsonGrammar& json) : tree_(tree), json_(json) {
+  KeyWriter(GrammarTree& tree, JsonGrammar& json) : tree_(tree) {
+    quote_ = tree.literal("\"");
     any_ = tree.add_rule();
-    tree.set_rule(any_, tree.repeat(json.plain_character(), 0, GrammarTree::kUnbounded));
+    const GrammarNode run = tree.repeat(json.plain_character(), 0, GrammarTree::kUnbounded);
+    tree.set_rule(any_, tree.sequence({run, quote_}));
   }
 
   GrammarNode write(const NameTrie& node, int level) {
     std::vector<GrammarNode> forms;
-    if (!node.is_name) forms.push_back(tree_.empty());
+    if (!node.is_name) forms.push_back(quote_);
     CharacterSet taken{{0, 0x1f}, {'"', '"'}, {'\\', '\\'}};
     std::vector<CharacterRange> branches;
     for (const auto& [character, child] : node.next) branches.push_back({character, character});
@@ -52,7 +54,7 @@ class KeyWriter {
 
  private:
   GrammarTree& tree_;
-  JsonGrammar& json_;
+  GrammarNode quote_;
   int any_;
 };
 
@@ -78,7 +80,7 @@ GrammarNode SchemaRules::key_except(const std::vector<Property>& properties) {
     node->is_name = true;
   }
   const GrammarNode key = KeyWriter(tree_, json_).write(root, 0);
-  return tree_.sequence({tree_.literal("\""), key, tree_.literal("\"")});
+  return tree_.sequence({tree_.literal("\""), key});
 }
 
 SchemaJson SchemaRules::additional_schema(const SchemaJson& schema, const std::string& path) {

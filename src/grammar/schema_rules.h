@@ -48,7 +48,7 @@ class SchemaRules {
   GrammarNode dictionary(const SchemaJson& schema, GrammarNode entry, int minimum, const std::string& path);
   GrammarNode prefixed_array(const SchemaJson& schema, int minimum, int maximum, const std::string& path);
   GrammarNode key_of_pattern(const std::string& pattern, const std::string& path);
-  /// Characters of a string, escapes included, without the quotes.
+  /// Characters of a string, escapes included, and the closing quote.
   GrammarNode bounded_text(int minimum, int maximum);
   GrammarNode string_of_pattern(const std::string& pattern, const std::string& keyword, const std::string& path);
 

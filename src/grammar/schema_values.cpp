@@ -93,8 +93,8 @@ GrammarNode SchemaRules::listed_values(const SchemaJson& schema, const std::stri
 GrammarNode SchemaRules::string_of_pattern(const std::string& pattern, const std::string& keyword,
                                            const std::string& path) {
   try {
-    const GrammarNode text = parse_regex(tree_, pattern, RegexMatch::kSearch, json_);
-    return tree_.sequence({tree_.literal("\""), text, tree_.literal("\"")});
+    const GrammarNode quote = tree_.literal("\"");
+    return tree_.sequence({quote, parse_regex(tree_, pattern, RegexMatch::kSearch, json_, quote)});
   } catch (const Error& error) {
     refuse_schema(keyword, path, fmt::format("can't be used: {}", error.what()));
   }
@@ -128,24 +128,29 @@ GrammarNode SchemaRules::string(const SchemaJson& schema, const std::string& pat
     return tree_.sequence(
         {tree_.literal("\""), tree_.counted_until(JsonGrammar::escaped_set(), minimum, maximum, "\"")});
   }
-  return tree_.sequence({tree_.literal("\""), bounded_text(minimum, maximum), tree_.literal("\"")});
+  return tree_.sequence({tree_.literal("\""), bounded_text(minimum, maximum)});
 }
 
 GrammarNode SchemaRules::bounded_text(int minimum, int maximum) {
   const bool bounded = maximum != GrammarTree::kUnbounded;
-  if (bounded && maximum == 0) return tree_.empty();
   // All lengths share their tails, however many properties have one.
   const auto [entry, is_new] = bounded_texts_.try_emplace({minimum, maximum}, 0);
   if (!is_new) return tree_.reference(entry->second);
   const int rule = tree_.add_rule();
   entry->second = rule;
+  const GrammarNode quote = tree_.literal("\"");
   if (!bounded && minimum == 0) {
-    tree_.set_rule(rule, json_.any_number(CharacterSet::all()));
-    return tree_.reference(rule);
+    tree_.set_rule(rule, json_.any_then(CharacterSet::all(), quote));
+  } else if (maximum == 0) {
+    tree_.set_rule(rule, quote);
+  } else {
+    const GrammarNode rest = bounded_text(std::max(minimum - 1, 0), bounded ? maximum - 1 : maximum);
+    std::vector<GrammarNode> forms;
+    if (minimum == 0) forms.push_back(quote);
+    forms.push_back(tree_.sequence({json_.plain_character(), rest}));
+    forms.push_back(tree_.sequence({json_.escape(), rest}));
+    tree_.set_rule(rule, tree_.choice(std::move(forms)));
   }
-  const GrammarNode rest = bounded_text(std::max(minimum - 1, 0), bounded ? maximum - 1 : maximum);
-  const GrammarNode one_more = tree_.sequence({json_.character(), rest});
-  tree_.set_rule(rule, minimum == 0 ? tree_.optional(one_more) : one_more);
   return tree_.reference(rule);
 }
 
