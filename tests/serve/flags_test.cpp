@@ -66,9 +66,25 @@ TEST(TerminalText, LeavesNothingThatATerminalObeys) {
 
 TEST(Flags, HelpAnywhereAndItListsEveryFlag) {
   EXPECT_TRUE(parse_arguments(kServe, {"--port", "x", "-h"}).help());
-  const std::string help = help_text(kServe);
-  for (const Flag& flag : flag_table())
-    EXPECT_NE(help.find(std::string(flag.name) + " "), std::string::npos) << flag.name;
+  for (const Command command : {kServe, kConvert}) {
+    const std::string help = help_text(command);
+    for (const Flag& flag : flag_table()) {
+      const bool listed = help.find("  " + std::string(flag.name) + " ") != std::string::npos;
+      EXPECT_EQ(listed, (flag.commands & command) != 0) << flag.name;
+    }
+  }
+}
+
+TEST(Flags, ConvertTakesTwoPaths) {
+  const Arguments arguments = parse_arguments(kConvert, {"in", "out", "--bits", "3", "--mixed=lm_head=6"});
+  EXPECT_EQ(arguments.model(), "in");
+  EXPECT_EQ(arguments.output(), "out");
+  EXPECT_EQ(arguments.integer("--bits"), 3);
+  EXPECT_EQ(arguments.text("--mixed"), "lm_head=6");
+  EXPECT_THROW(parse_arguments(kConvert, {"in"}), UsageError);
+  EXPECT_THROW(parse_arguments(kConvert, {"in", "out", "more"}), UsageError);
+  EXPECT_THROW(parse_arguments(kConvert, {"in", "out", "--bits", "9"}), UsageError);
+  EXPECT_THROW(parse_arguments(kServe, {"in", "--bits", "4"}), UsageError);
 }
 
 }  // namespace
