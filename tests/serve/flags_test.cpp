@@ -75,5 +75,17 @@ TEST(Flags, HelpAnywhereAndItListsEveryFlag) {
   }
 }
 
+TEST(Flags, ConvertTakesTwoPaths) {
+  const Arguments arguments = parse_arguments(kConvert, {"in", "out", "--bits", "3", "--mixed=lm_head=6"});
+  EXPECT_EQ(arguments.model(), "in");
+  EXPECT_EQ(arguments.output(), "out");
+  EXPECT_EQ(arguments.integer("--bits"), 3);
+  EXPECT_EQ(arguments.text("--mixed"), "lm_head=6");
+  EXPECT_THROW(parse_arguments(kConvert, {"in"}), UsageError);
+  EXPECT_THROW(parse_arguments(kConvert, {"in", "out", "more"}), UsageError);
+  EXPECT_THROW(parse_arguments(kConvert, {"in", "out", "--bits", "9"}), UsageError);
+  EXPECT_THROW(parse_arguments(kServe, {"in", "--bits", "4"}), UsageError);
+}
+
 }  // namespace
 }  // namespace tensorfold::cli
