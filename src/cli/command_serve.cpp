@@ -112,7 +112,8 @@ void announce(const ServedModel& model, const Server& server, double load_second
       load_seconds);
   if (model.thinking_default) {
     spdlog::info(
-        "thinking is on: start with --no-thinking, or send \"chat_template_kwargs\": {{\"enable_thinking\": false}}");
+        "{}",
+        R"(thinking is on: start with --no-thinking, or send "chat_template_kwargs": {"enable_thinking": false})");
   }
 }
 
