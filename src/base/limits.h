@@ -89,6 +89,15 @@ inline constexpr std::size_t kPrefillWidthsMax = 1024;     // prompt slices of o
 inline constexpr std::size_t kStreamQueueMax = 1024;       // requests waiting for a lane
 inline constexpr std::size_t kStreamEventsMax = 1u << 16;  // undelivered events of one stream
 
+// --- recall store ----------------------------------------------------------------------------------------------------
+inline constexpr std::size_t kRecallSegmentBytes = 1u << 20;  // a file; ids leave the store a file at a time
+inline constexpr std::uint64_t kRecallBytesMin = 4ull << 20;  // of --recall-gib
+inline constexpr std::uint64_t kRecallBytesMax = 8ull << 30;
+inline constexpr std::size_t kRecallRecordTokensMax = 4096;     // longer texts become several records
+inline constexpr std::size_t kRecallQueueTokensMax = 4u << 20;  // tokens that wait to be written
+inline constexpr std::size_t kRecallQueueTextsMax = 1024;
+inline constexpr std::int32_t kRecallMatchTokensMax = 64;  // of a match that are counted
+
 // --- HTTP ------------------------------------------------------------------------------------------------------------
 inline constexpr std::size_t kHttpLineBytesMax = 65'536;
 inline constexpr std::size_t kHttpHeaderCountMax = 100;
@@ -103,6 +112,7 @@ inline constexpr int kHttpDrainSecondsMax = 60;      // running replies may fini
 inline constexpr int kSseKeepaliveSeconds = 10;
 inline constexpr int kJsonDepthMax = 200;
 inline constexpr std::size_t kJsonObjectKeysMax = 1024;  // ordered objects search linearly
+inline constexpr int kChoicesMax = 8;  // n: replies of one request
 inline constexpr std::size_t kStopStringsMax = 64;
 inline constexpr std::size_t kStopStringBytesMax = 4096;
 

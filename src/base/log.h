@@ -5,7 +5,8 @@
 
 namespace tensorfold {
 
-/// Installs the stderr logger; call once at the start of main. `level` is a spdlog level name ("info", "debug", ...).
+/// Installs the stderr logger at the start of main; called again it sets the level. `level` is a spdlog level name
+/// ("info", "debug", ...).
 void log_initialise(const char* level);
 
 }  // namespace tensorfold

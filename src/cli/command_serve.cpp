@@ -108,7 +108,8 @@ void announce(const ServedModel& model, const Server& server, double load_second
   spdlog::info(
       "serving {} at {} (temperature {}, top-p {}, top-k {}, min-p {}, drafts {}, window {}, loaded in {:.1f} s)",
       model.names.front(), server.base_url(), defaults.temperature, defaults.top_p, defaults.top_k, defaults.min_p,
-      facts.draft_kinds.empty() ? "off" : "on", facts.context, load_seconds);
+      facts.draft_kinds.empty() ? "off" : fmt::format("{}", fmt::join(facts.draft_kinds, " + ")), facts.context,
+      load_seconds);
   if (model.thinking_default) {
     spdlog::info(
         "thinking is on: start with --no-thinking, or send \"chat_template_kwargs\": {{\"enable_thinking\": false}}");

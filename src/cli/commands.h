@@ -10,6 +10,7 @@ namespace tensorfold::cli {
 int run_serve(const std::vector<std::string>& words);
 int run_info(const std::vector<std::string>& words);
 int run_chat(const std::vector<std::string>& words);
+int run_verify(const std::vector<std::string>& words);
 int run_convert(const std::vector<std::string>& words);
 int run_capabilities(const std::vector<std::string>& words);
 

@@ -15,6 +15,7 @@ constexpr double kIntMax = 2147483647.0;
 constexpr double kUnbounded = std::numeric_limits<double>::max();
 constexpr double kGibMax = 1u << 20;
 constexpr unsigned kBoth = kServe | kChat;
+constexpr unsigned kComputing = kServe | kChat | kVerify;
 
 std::vector<Flag> make_table() {
   return {
@@ -121,6 +122,11 @@ std::vector<Flag> make_table() {
        {},
        -kUnbounded,
        kUnbounded},
+      {"--prompt-seed", FlagKind::kSwitch, kBoth, "",
+       "requests without a seed use one that follows from their prompt (and TENSORFOLD_SEED_SALT)"},
+      {"--instruct-sampling", FlagKind::kText, kBoth, "RULE",
+       "defaults of chats with thinking off: card (temperature 0.7, top_p 0.8, top_k 20, presence_penalty 1.5), "
+       "name=value pairs that override parts of it, or none (none)"},
       {"--chat-template", FlagKind::kText, kBoth, "FILE", "template that replaces the checkpoint's"},
       {"--thinking", FlagKind::kSwitch, kBoth, "", "thinking on by default (where the template has a switch)"},
       {"--no-thinking", FlagKind::kSwitch, kBoth, "", "thinking off by default"},
@@ -138,14 +144,58 @@ std::vector<Flag> make_table() {
        "LEVEL",
        "default effort (the template's own)",
        {"minimal", "low", "medium", "high", "xhigh", "max"}},
-      {"--backend", FlagKind::kChoice, kBoth, "NAME", "what computes (auto)", {"auto", "cpu", "reference"}},
+      {"--no-drafts", FlagKind::kSwitch, kBoth, "", "draft nothing: the serial reference, token for token the same"},
+      {"--drafter",
+       FlagKind::kText,
+       kBoth,
+       "DIR",
+       "block drafter: a folder or OWNER/NAME in the cache (dflash2/ beside the model, where there is one)"},
+      {"--drafter-bits",
+       FlagKind::kInteger,
+       kBoth,
+       "N",
+       "4 packs the drafter's large matrices, 0 keeps them (4)",
+       {},
+       0,
+       4},
+      {"--mtp-drafts",
+       FlagKind::kInteger,
+       kBoth,
+       "N",
+       "most tokens the MTP head drafts; 0 = none (as many as it is good for)",
+       {},
+       0,
+       64},
+      {"--mtp-confidence",
+       FlagKind::kNumber,
+       kBoth,
+       "P",
+       "chance below which a chain of MTP drafts ends (0.3)",
+       {},
+       0,
+       1},
+      {"--recall", FlagKind::kSwitch, kServe, "", "draft from earlier requests; keeps their token ids on disk"},
+      {"--recall-dir", FlagKind::kText, kServe, "DIR", "where (~/.cache/tensorfold/recall); implies --recall"},
+      {"--recall-gib",
+       FlagKind::kNumber,
+       kServe,
+       "GIB",
+       "most disk space, oldest ids leave first (0.0625); implies --recall",
+       {},
+       0.00390625,
+       8},
+      {"--recall-read-only", FlagKind::kSwitch, kServe, "", "draft from what is there, add nothing; implies --recall"},
+      {"--backend", FlagKind::kChoice, kComputing, "NAME", "what computes (auto)", {"auto", "cpu", "reference"}},
       {"--rounding",
        FlagKind::kChoice,
-       kBoth,
+       kComputing,
        "RULE",
        "reference backend: round nothing, or where the CPU rounds (none)",
        {"none", "backend"}},
-      {"--threads", FlagKind::kInteger, kBoth, "N", "compute threads (all cores)", {}, 1, 4096},
+      {"--threads", FlagKind::kInteger, kComputing, "N", "compute threads (all cores)", {}, 1, 4096},
+      {"--schedules", FlagKind::kInteger, kVerify, "N", "random schedules to run (20)", {}, 1, kIntMax},
+      {"--seed", FlagKind::kInteger, kVerify, "N", "seed of the schedules (1)", {}, -kUnbounded, kUnbounded},
+      {"--json", FlagKind::kSwitch, kVerify, "", "print the report as one JSON object"},
       {"--bits", FlagKind::kInteger, kConvert, "N", "bits of a weight: 2, 3, 4, 5, 6 or 8 (4)", {}, 2, 8},
       {"--group", FlagKind::kInteger, kConvert, "N", "weights that share a scale: 32, 64 or 128 (64)", {}, 32, 128},
       {"--mixed", FlagKind::kText, kConvert, "RULES",
@@ -206,6 +256,12 @@ void check_together(const std::map<std::string, std::vector<std::string>, std::l
   if (values.count("--thinking") > 0 && values.count("--no-thinking") > 0) {
     throw UsageError("argument --thinking: not allowed with --no-thinking");
   }
+  if (const auto bits = values.find("--drafter-bits"); bits != values.end() && !bits->second.empty()) {
+    const double value = parse_number(bits->second.back());
+    if (value != 0 && value != 4) {
+      throw UsageError(fmt::format("argument --drafter-bits: must be 0 or 4, not {}", bits->second.back()));
+    }
+  }
 }
 
 }  // namespace
@@ -224,26 +280,15 @@ const std::vector<std::string_view>& unbuilt_flags() {
                                                       "--max-inflight-per-key",
                                                       "--requests-per-second",
                                                       "--request-burst",
-                                                      "--prompt-seed",
-                                                      "--instruct-sampling",
                                                       "--rope-yarn",
                                                       "--loops",
                                                       "--thinking-reserve",
                                                       "--loop-guard",
                                                       "--loop-guard-stop",
-                                                      "--no-drafts",
-                                                      "--drafter",
-                                                      "--drafter-bits",
-                                                      "--mtp-drafts",
-                                                      "--mtp-confidence",
                                                       "--record",
                                                       "--checkpoint-slots",
                                                       "--snapshot-dir",
                                                       "--max-snapshots",
-                                                      "--recall",
-                                                      "--recall-dir",
-                                                      "--recall-gib",
-                                                      "--recall-read-only",
                                                       "--keep-warm",
                                                       "--compact-at",
                                                       "--compact-keep",
@@ -381,6 +426,8 @@ std::string usage_line(Command command) {
       return "usage: tensorfold serve MODEL [flags]";
     case kChat:
       return "usage: tensorfold chat MODEL [flags]";
+    case kVerify:
+      return "usage: tensorfold verify MODEL [flags]";
     case kConvert:
       return "usage: tensorfold convert IN OUT [flags]";
     case kInfo:

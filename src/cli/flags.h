@@ -21,7 +21,7 @@ class UsageError : public std::runtime_error {
 
 enum class FlagKind { kSwitch, kText, kInteger, kNumber, kChoice };
 
-enum Command : unsigned { kServe = 1u, kChat = 2u, kInfo = 4u, kConvert = 8u };
+enum Command : unsigned { kServe = 1u, kChat = 2u, kInfo = 4u, kVerify = 8u, kConvert = 16u };
 
 struct Flag {
   std::string_view name;  // "--host"

@@ -19,6 +19,7 @@ std::string summary() {
          "  serve MODEL [flags]    answer OpenAI-style requests from MODEL\n"
          "  chat MODEL [flags]     talk to MODEL in this terminal\n"
          "  info MODEL             what MODEL is and what it needs\n"
+         "  verify MODEL [flags]   check on this machine that replies don't depend on how they are computed\n"
          "  convert IN OUT         quantise a checkpoint to MLX affine\n"
          "  capabilities --json    what this build serves, for programs\n"
          "  --version              program and version\n"
@@ -31,7 +32,8 @@ struct Entry {
   int (*run)(const std::vector<std::string>&);
 };
 constexpr Entry kCommands[] = {
-    {"serve", run_serve}, {"info", run_info}, {"chat", run_chat}, {"convert", run_convert}, {"capabilities", run_capabilities}};
+    {"serve", run_serve},   {"info", run_info},       {"chat", run_chat},
+    {"verify", run_verify}, {"convert", run_convert}, {"capabilities", run_capabilities}};
 
 /// Commands of the API reference that this build doesn't have.
 constexpr const char* kUnbuiltCommands[] = {"models",  "pull", "benchmark", "web",     "slide", "update",

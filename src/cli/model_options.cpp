@@ -1,12 +1,14 @@
 // See model_options.h.
 #include "cli/model_options.h"
 
-#include <charconv>
-#include <cstdlib>
-
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
 
 namespace tensorfold::cli {
 namespace {
@@ -23,8 +25,10 @@ std::int32_t lanes_from(const std::optional<std::string>& text) {
   return std::clamp(lanes, 1, kParallelMax);
 }
 
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
 std::int64_t bytes_from_gib(double gib) {
-  return static_cast<std::int64_t>(gib * static_cast<double>(1 << 30));
+  return static_cast<std::int64_t>(gib * kGib);
 }
 
 std::string default_learn_folder() {
@@ -58,6 +62,45 @@ LearnOptions learn_options(const Arguments& arguments) {
   return learn;
 }
 
+DraftFlags draft_flags(const Arguments& arguments) {
+  DraftFlags flags;
+  flags.drafts = !arguments.has("--no-drafts");
+  flags.drafter = arguments.text("--drafter").value_or("");
+  flags.drafter_bits = static_cast<std::int32_t>(arguments.integer("--drafter-bits").value_or(flags.drafter_bits));
+  if (const auto levels = arguments.integer("--mtp-drafts")) flags.mtp_drafts = static_cast<std::int32_t>(*levels);
+  flags.mtp_confidence = arguments.number("--mtp-confidence");
+  const bool recall = arguments.has("--recall") || arguments.has("--recall-dir") || arguments.has("--recall-gib") ||
+                      arguments.has("--recall-read-only");
+  if (!recall) return flags;
+  flags.recall.emplace();
+  flags.recall->folder = arguments.text("--recall-dir").value_or("");
+  if (const auto gib = arguments.number("--recall-gib"))
+    flags.recall->bytes_max = static_cast<std::uint64_t>(*gib * kGib);
+  flags.recall->read_only = arguments.has("--recall-read-only");
+  return flags;
+}
+
+std::optional<SamplingFlags> instruct_from(const std::string& rule) {
+  try {
+    return parse_instruct_sampling(rule);
+  } catch (const Error& error) {
+    throw UsageError(fmt::format("argument --instruct-sampling: {}", error.what()));
+  }
+}
+
+/// TENSORFOLD_SEED_SALT; 0 when it isn't set.
+std::int64_t seed_salt() {
+  const char* const text = std::getenv("TENSORFOLD_SEED_SALT");
+  if (text == nullptr || *text == '\0') return 0;
+  std::int64_t salt = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(*text == '+' ? text + 1 : text, end, salt);
+  if (error != std::errc() || stop != end) {
+    fail(ErrorCode::kInvalidArgument, "TENSORFOLD_SEED_SALT is '{}'; give an integer of at most 64 bits", text);
+  }
+  return salt;
+}
+
 }  // namespace
 
 ServedModelOptions model_options(const Arguments& arguments) {
@@ -84,6 +127,10 @@ ServedModelOptions model_options(const Arguments& arguments) {
   options.sampling.min_p = arguments.number("--min-p");
   options.sampling.max_tokens = arguments.integer("--max-tokens");
   if (const auto seed = arguments.text("--seed")) options.sampling.seed = seed_from(*seed);
+  options.drafts = draft_flags(arguments);
+  options.sampling.seed_from_prompt = arguments.has("--prompt-seed");
+  options.sampling.seed_salt = seed_salt();
+  if (const auto rule = arguments.text("--instruct-sampling")) options.instruct_sampling = instruct_from(*rule);
   options.thinking = !arguments.has("--no-thinking");
   options.thinking_budget = arguments.integer("--thinking-budget").value_or(0);
   options.effort = arguments.text("--reasoning-effort");

@@ -20,6 +20,7 @@
 namespace tensorfold {
 
 class FileLayer;
+class RecallStore;
 
 /// A media unit in a prompt: an image or audio piece is one unit that is never cut. (Used by vision; empty for text.)
 struct MediaUnit {
@@ -149,6 +150,9 @@ struct EngineOptions {
   LearnOptions learn;
   double pass_seconds_max = 0.25;        // bound of one pass; prompt slices are sized from measured cost
   bool drafts = true;                    // false: every stream is the serial reference
+  std::shared_ptr<RecallStore> recall;   // what earlier requests wrote, to draft from; may be null
+  std::int32_t mtp_drafts = -1;          // levels of the MTP head; -1: as many as it is good for, 0: none
+  double mtp_confidence = -1.0;          // where its chains end (MtpOptions); below 0: the default
   std::vector<std::shared_ptr<DraftSource>> draft_sources;  // tests: instead of the engine's own
   std::int32_t pass_rows_max = 0;                           // test hook: cap on rows in one pass (0 = the model's)
   std::uint64_t schedule_seed = 0;  // test hook: != 0 cuts prompts and mixes lanes at random (fold test)

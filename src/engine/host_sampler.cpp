@@ -62,6 +62,15 @@ void HostSampler::select_top(const float* logits, std::int32_t k) {
   std::sort(top_.begin(), top_.end(), sampling::comes_before);
 }
 
+bool HostSampler::best(const float* logits, std::int32_t k, std::vector<Candidate>& candidates) {
+  const ScopedIeeeMode mode;
+  TF_ASSERT(k > 0);
+  if (!scan(logits) || max_ == kNever) return false;
+  select_top(logits, k);
+  candidates = top_;
+  return true;
+}
+
 Candidate HostSampler::top_end(const float* logits, std::int32_t k) {
   k = std::min(k, vocabulary_size_);
   // The k-th largest block maximum is at most the k-th largest logit: nothing below it can be among the first k.

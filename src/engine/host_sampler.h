@@ -39,6 +39,10 @@ class HostSampler {
   bool logprobs(const float* logits, std::int32_t token, std::int32_t top, TokenLogprob& chosen,
                 std::vector<TokenLogprob>& alternatives);
 
+  /// The first `k` candidates of a row, in order (fewer when fewer are finite). Returns false when a logit is NaN or +inf
+  /// or none is finite.
+  bool best(const float* logits, std::int32_t k, std::vector<sampling::Candidate>& candidates);
+
   /// False when a logit is NaN or +inf.
   bool is_finite(const float* logits);
 

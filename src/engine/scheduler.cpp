@@ -28,8 +28,10 @@ void Scheduler::add_drafts(const std::vector<const LaneWork*>& lanes, std::int32
                            const CostModel& window_costs, std::vector<Grant>& grants) const {
   std::vector<const std::vector<double>*> bids;
   for (const LaneWork* lane : lanes) bids.push_back(&lane->draft_chances);
-  const std::int32_t extra_max =
-      std::min(limits_.scored_rows, std::min(rows_max, time_rows) - static_cast<std::int32_t>(lanes.size()));
+  // Window rows cost more than prompt rows: each has logits.
+  const std::int32_t window_rows = window_costs.rows_within(limits_.pass_seconds, limits_.pass_rows);
+  const std::int32_t rows = std::min({rows_max, time_rows, window_rows}) - static_cast<std::int32_t>(lanes.size());
+  const std::int32_t extra_max = std::min(limits_.scored_rows, rows);
   const std::vector<std::int32_t> extra = grant_draft_rows(bids, extra_max, window_costs);
   for (std::size_t i = 0; i < extra.size(); ++i) grants[i].rows += extra[i];
 }

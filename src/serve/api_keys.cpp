@@ -10,9 +10,8 @@
 namespace tensorfold {
 namespace {
 
-constexpr std::size_t kScopeDigits = 32;
-
 constexpr char kHexDigits[] = "0123456789abcdef";
+constexpr std::size_t kScopeDigits = 32;
 
 std::string_view trim(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
@@ -77,7 +76,9 @@ void ApiKeys::add(std::string label, std::string_view key) {
       fail(ErrorCode::kUnsupported, "API key {} holds whitespace or a control character: remove it", label);
     }
   }
-  entries_.push_back({std::move(label), sha256(key)});
+  // Hashed once more and under a name of its own: what is written to disk says nothing about the key.
+  std::string scope = sha256_hex("tensorfold owner " + sha256_hex(key), kScopeDigits);
+  entries_.push_back({{std::move(label), std::move(scope)}, sha256(key)});
 }
 
 void ApiKeys::add_flag_keys(const std::vector<std::string>& keys) {
@@ -95,17 +96,8 @@ void ApiKeys::add_environment_keys(std::string_view list) {
   }
 }
 
-std::string ApiKeys::scope(const std::string& label) const {
-  for (const Entry& entry : entries_) {
-    if (entry.label != label) continue;
-    const std::string digest(reinterpret_cast<const char*>(entry.digest.data()), entry.digest.size());
-    return sha256_hex("tensorfold key scope " + digest, kScopeDigits);
-  }
-  return "-";
-}
-
-std::optional<std::string> ApiKeys::authorise(const HttpRequest& request) const {
-  if (entries_.empty()) return "-";
+std::optional<KeyHolder> ApiKeys::authorise(const HttpRequest& request) const {
+  if (entries_.empty()) return KeyHolder{"-", "-"};
   const std::string_view key = presented_key(request);
   if (key.empty()) return std::nullopt;
   const Sha256Digest digest = sha256(key);
@@ -115,7 +107,7 @@ std::optional<std::string> ApiKeys::authorise(const HttpRequest& request) const 
     if (CRYPTO_memcmp(entry.digest.data(), digest.data(), digest.size()) == 0) match = &entry;
   }
   if (match == nullptr) return std::nullopt;
-  return match->label;
+  return match->holder;
 }
 
 }  // namespace tensorfold

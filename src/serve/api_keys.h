@@ -21,6 +21,12 @@ std::string sha256_hex(std::string_view bytes, std::size_t digits = 64);
 std::string random_hex(std::size_t digits);
 std::uint64_t random_u64();
 
+/// Whose key it was.
+struct KeyHolder {
+  std::string label;  // for logs: by place, so it may name another key after a restart
+  std::string scope;  // for what is kept per key, on disk too: the same for the same key whatever its place, and no key
+};
+
 class ApiKeys {
  public:
   /// Labels "cli-1", "env-1", ... in order. Throws Error(kUnsupported) for an empty key or one that holds whitespace or
@@ -30,15 +36,12 @@ class ApiKeys {
   void add_environment_keys(std::string_view list);
 
   bool required() const { return !entries_.empty(); }
-  /// The label of the key that authorises the request, or nothing. "-" when no key is required.
-  std::optional<std::string> authorise(const HttpRequest& request) const;
-  /// What the key of that label stands for wherever data is kept apart by key, in memory and on disk: the same for the same
-  /// key whatever its label, and no way back to the key. "-" for the label "-".
-  std::string scope(const std::string& label) const;
+  /// The holder of the key that authorises the request, or nothing. Both are "-" when no key is required.
+  std::optional<KeyHolder> authorise(const HttpRequest& request) const;
 
  private:
   struct Entry {
-    std::string label;
+    KeyHolder holder;
     Sha256Digest digest;
   };
   void add(std::string label, std::string_view key);

@@ -184,13 +184,13 @@ Connection::Task<bool> Connection::serve_one() {
   if (!server_.hosts.allows(host)) co_return co_await respond(request, host_refused_response(host), false);
   const RouteMatch match = route(request.method, request.path);
   if (match.gated) {
-    const std::optional<std::string> label = server_.keys.authorise(request);
-    if (!label) {
+    const std::optional<KeyHolder> holder = server_.keys.authorise(request);
+    if (!holder) {
       request.key_label = "unauthenticated";
       co_return co_await respond(request, unauthorized_response(), false);
     }
-    request.key_label = *label;
-    request.key_scope = server_.keys.scope(*label);
+    request.key_label = holder->label;
+    request.key_scope = holder->scope;
   }
   if (parser.expects_continue() && parser.has_body() && input_.empty()) {
     if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;

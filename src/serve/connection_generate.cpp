@@ -115,11 +115,9 @@ Connection::Task<bool> Connection::whole_reply(const HttpRequest& request, Excha
     if (cancel_if_gone()) co_return false;
     co_await wait(Clock::time_point::max());
   }
-  const GenerationResult& result = generation_->result();
   if (peer_closed_) co_return false;
-  if (result.reason == FinishReason::kError || result.reason == FinishReason::kCancelled) {
-    const std::string message = result.message.empty() ? "the reply was cancelled" : result.message;
-    const ApiError error(500, "server_error", message);
+  if (generation_->failure()) {
+    const ApiError error(500, "server_error", *generation_->failure());
     co_return co_await respond(request, error.response(), keep_alive);
   }
   HttpResponse response;
@@ -141,12 +139,13 @@ Connection::Task<bool> Connection::stream_reply(const HttpRequest& request, Exch
     const bool finished = generation_->finished();
     if (!finished && cancel_if_gone()) co_return false;
     if (peer_closed_) co_return false;
-    const GenerationResult& result = generation_->result();
-    const bool failed =
-        finished && (result.reason == FinishReason::kError || result.reason == FinishReason::kCancelled);
-    const std::string problem = result.message.empty() ? "the reply was cancelled" : result.message;
-    if (failed && !opened) {
-      const ApiError error(500, "server_error", problem);
+    const std::optional<std::string>& failure = generation_->failure();
+    if (failure && !finished) {  // its siblings are being cancelled: the end of the last one is near
+      co_await wait(Clock::time_point::max());
+      continue;
+    }
+    if (failure && !opened) {
+      const ApiError error(500, "server_error", *failure);
       co_return co_await respond(request, error.response(), keep_alive);
     }
     const bool silent = Clock::now() - last_written >= quiet;
@@ -160,9 +159,13 @@ Connection::Task<bool> Connection::stream_reply(const HttpRequest& request, Exch
       events += exchange.format->stream_open(*generation_);
       log_access(request, response.status);
     }
-    for (const ReplyPiece& piece : pieces) events += exchange.format->stream_piece(*generation_, piece);
-    if (finished)
-      events += failed ? exchange.format->stream_error(problem) : exchange.format->stream_close(*generation_);
+    for (ReplyPiece& piece : pieces) {
+      if (failure) piece.ends_choice = false;  // what was written stays written, and no choice is called complete
+      events += exchange.format->stream_piece(*generation_, piece);
+    }
+    if (finished) {
+      events += failure ? exchange.format->stream_error(*failure) : exchange.format->stream_close(*generation_);
+    }
     if (events.empty() && silent) events = ": keepalive\n\n";
     if (events.empty()) {
       co_await wait(last_written + quiet);

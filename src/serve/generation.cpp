@@ -2,23 +2,15 @@
 #include "serve/generation.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "serve/api_error.h"
-#include "serve/api_keys.h"
 #include "serve/chat_prompt.h"
-#include "serve/reply_rules.h"
-#include "serve/reply_text.h"
-#include "serve/stream_events.h"
+#include "serve/reply_choice.h"
+#include "serve/sampling_defaults.h"
+#include "serve/seeds.h"
 
 namespace tensorfold {
 namespace {
-
-constexpr std::size_t kTokenShaDigits = 12;
-
-std::string token_sha(const std::vector<std::int32_t>& tokens) {
-  return sha256_hex(fmt::format("{}", fmt::join(tokens, ",")), kTokenShaDigits);
-}
 
 std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::string& text, bool add_special_tokens) {
   try {
@@ -43,17 +35,6 @@ PromptTokens make_prompt(const ServedModel& model, const GenerationRequest& requ
   }
   if (prompt.tokens.empty()) throw field_error("prompt", "must not be empty");
   return prompt;
-}
-
-SamplingRule resolve_sampling(const SamplingDefaults& defaults, const GenerationRequest& request) {
-  SamplingRule rule;
-  rule.temperature = request.temperature.value_or(defaults.temperature);
-  rule.top_p = request.top_p.value_or(defaults.top_p);
-  rule.min_p = request.min_p.value_or(defaults.min_p);
-  const std::int64_t top_k = request.top_k.value_or(defaults.top_k);
-  rule.top_k = static_cast<std::int32_t>(std::clamp<std::int64_t>(top_k, 0, std::numeric_limits<std::int32_t>::max()));
-  rule.seed = request.seed ? *request.seed : defaults.seed ? *defaults.seed : random_u64();
-  return rule;
 }
 
 /// How many tokens the reply may have; refuses what can't fit (api.md 3.3, wire text).
@@ -84,142 +65,87 @@ std::int32_t reply_limit(const ServedModel& model, const GenerationRequest& requ
 
 class EngineGeneration final : public Generation {
  public:
-  EngineGeneration(std::shared_ptr<const ServedModel> model, GenerationRequest request, PromptTokens prompt)
-      : model_(std::move(model)),
-        request_(std::move(request)),
-        prompt_(std::move(prompt)),
-        sampling_(resolve_sampling(model_->defaults, request_)),
-        text_(model_->tokenizer, request_.stop, request_.is_chat ? model_->reasoning : ReasoningFormat::kNone,
-              prompt_.inside_thought) {}
-  ~EngineGeneration() override {
-    if (events_) events_->close();
+  /// Opens every choice, or none: what was opened before one was refused is cancelled.
+  EngineGeneration(ReplySetting setting, const std::function<void()>& notify) : setting_(std::move(setting)) {
+    const SamplingDefaults& defaults = defaults_for(*setting_.model, setting_.request, setting_.prompt.thinking);
+    setting_.logit_rule = resolve_logit_rule(defaults, setting_.request);
+    SamplingRule sampling = resolve_sampling(defaults, setting_.request);
+    const std::uint64_t seed = resolve_seed(defaults, setting_.request, setting_.prompt.tokens);
+    for (int index = 0; index < setting_.request.choices; ++index) {
+      sampling.seed = choice_seed(seed, index);
+      choices_.push_back(std::make_unique<ReplyChoice>(setting_, index, sampling));
+      choices_.back()->open(notify);
+    }
   }
 
-  void start(std::function<void()> notify);
   void poll(std::vector<ReplyPiece>& pieces) override;
-  bool started() const override { return started_; }
-  bool finished() const override { return finished_; }
-  bool overflowed() const override { return events_->overflowed(); }
-  void cancel() override { handle_->cancel(); }
+  bool started() const override {
+    return std::any_of(choices_.begin(), choices_.end(), [](const auto& choice) { return choice->started(); });
+  }
+  bool finished() const override {
+    return std::all_of(choices_.begin(), choices_.end(), [](const auto& choice) { return choice->finished(); });
+  }
+  bool overflowed() const override {
+    return std::any_of(choices_.begin(), choices_.end(), [](const auto& choice) { return choice->overflowed(); });
+  }
+  void cancel() override {
+    for (const auto& choice : choices_) choice->cancel();
+  }
+  const std::optional<std::string>& failure() const override { return failure_; }
 
-  const GenerationRequest& request() const override { return request_; }
-  const ServedModel& model() const override { return *model_; }
-  const GenerationResult& result() const override { return result_; }
-  const std::vector<std::int32_t>& prompt_tokens() const override { return prompt_.tokens; }
-  const SamplingRule& sampling() const override { return sampling_; }
-  bool thinking() const override { return prompt_.thinking; }
-  const std::optional<std::string>& effort() const override { return prompt_.effort; }
-  PromptProgressEvent prompt_progress() const override { return progress_; }
+  const GenerationRequest& request() const override { return setting_.request; }
+  const ServedModel& model() const override { return *setting_.model; }
+  int choice_count() const override { return static_cast<int>(choices_.size()); }
+  const GenerationResult& result(int choice) const override { return at(choice).result(); }
+  const SamplingRule& sampling(int choice) const override { return at(choice).sampling(); }
+  const std::vector<std::int32_t>& prompt_tokens() const override { return setting_.prompt.tokens; }
+  bool thinking() const override { return setting_.prompt.thinking; }
+  const std::optional<std::string>& effort() const override { return setting_.prompt.effort; }
+  PromptProgressEvent prompt_progress() const override { return choices_.front()->prompt_progress(); }
 
  private:
-  void handle(PromptProgressEvent& event, ReplyPiece&) { progress_ = event; }
-  void handle(PromptScoreEvent& event, ReplyPiece&) {
-    result_.prompt_records.push_back({event.chosen, event.index > 0, std::move(event.top)});
-  }
-  void handle(TokenEvent& event, ReplyPiece& piece);
-  void handle(FinishEvent& event, ReplyPiece& piece);
-  void count_reasoning();
-  static void add(ReplyPieces more, ReplyPiece& piece) {
-    piece.reasoning += more.reasoning;
-    piece.content += more.content;
-  }
+  const ReplyChoice& at(int choice) const { return *choices_.at(static_cast<std::size_t>(choice)); }
+  void note_failure(const ReplyPiece& piece);
 
-  std::shared_ptr<const ServedModel> model_;
-  GenerationRequest request_;
-  PromptTokens prompt_;
-  SamplingRule sampling_;
-  ReplyText text_;
-  std::shared_ptr<StreamEvents> events_;
-  std::unique_ptr<StreamHandle> handle_;
-  std::vector<StreamEvent> batch_;
-  GenerationResult result_;
-  PromptProgressEvent progress_;
-  bool started_ = false;
-  bool finished_ = false;
-  bool was_inside_ = false;
-  bool reasoning_counted_ = false;
+  ReplySetting setting_;  // before choices_, which refer to it
+  std::vector<std::unique_ptr<ReplyChoice>> choices_;
+  std::optional<std::string> failure_;
 };
 
-void EngineGeneration::start(std::function<void()> notify) {
-  StreamRequest stream;
-  stream.id = request_.id;
-  stream.prompt.owner = request_.owner;
-  stream.prompt.tokens = prompt_.tokens;
-  stream.marks = prompt_.marks;
-  stream.reply_tokens_max = reply_limit(*model_, request_, prompt_.tokens.size());
-  stream.sampling = sampling_;
-  stream.stop_tokens = model_->stop_tokens;
-  stream.ignore_stop_tokens = request_.ignore_eos;
-  stream.rule = make_reply_rule(*model_, request_, prompt_);
-  stream.drafts = request_.drafts;
-  stream.background = request_.background;
-  stream.logprobs_top = request_.logprobs_top;
-  stream.score_prompt = request_.echo && request_.logprobs_top >= 0;
-  events_ = std::make_shared<StreamEvents>(std::move(notify));
-  handle_ = model_->engine->open(std::move(stream),
-                                 [events = events_](StreamEvent&& event) { events->push(std::move(event)); });
-}
-
 void EngineGeneration::poll(std::vector<ReplyPiece>& pieces) {
-  events_->take(batch_);
-  ReplyPiece piece;
-  for (StreamEvent& event : batch_) {
-    std::visit([this, &piece](auto& concrete) { handle(concrete, piece); }, event);
-    // Reasoning precedes content inside a piece; it never follows it, as a block opens only once.
-  }
-  if (!piece.reasoning.empty() || !piece.content.empty()) {
-    result_.reasoning += piece.reasoning;
-    result_.content += piece.content;
+  const std::size_t first_new = pieces.size();
+  const bool was_finished = finished();
+  for (const auto& choice : choices_) {
+    ReplyPiece piece;
+    if (!choice->poll(piece)) continue;
+    if (piece.ends_choice) note_failure(piece);
     pieces.push_back(std::move(piece));
   }
+  if (was_finished || !finished()) return;
+  const auto last = std::find_if(pieces.rbegin(), pieces.rend() - static_cast<std::ptrdiff_t>(first_new),
+                                 [](const ReplyPiece& piece) { return piece.ends_choice; });
+  last->ends_reply = true;
 }
 
-void EngineGeneration::handle(TokenEvent& event, ReplyPiece& piece) {
-  if (!started_) {
-    started_ = true;
-    result_.time_to_first_token_seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - request_.received).count();
-  }
-  result_.tokens.push_back(event.token);
-  if (request_.logprobs_top >= 0) result_.records.push_back({event.chosen, true, std::move(event.top)});
-  if (!event.is_stop_token || request_.ignore_eos) add(text_.push(event.token), piece);
-  count_reasoning();
-}
-
-void EngineGeneration::count_reasoning() {
-  if (!prompt_.thinking || reasoning_counted_) return;
-  if (text_.inside_reasoning()) {
-    was_inside_ = true;
-  } else if (was_inside_) {
-    reasoning_counted_ = true;
-    result_.reasoning_tokens = static_cast<std::int32_t>(result_.tokens.size());
-    result_.records.clear();  // log-probabilities start after the close marker
-  }
-}
-
-void EngineGeneration::handle(FinishEvent& event, ReplyPiece& piece) {
-  started_ = true;
-  finished_ = true;
-  add(text_.finish(), piece);
-  result_.reason = event.reason;
-  result_.message = std::move(event.message);
-  result_.statistics = event.statistics;
-  result_.stop_sequence = text_.stop_sequence();
-  result_.token_sha = token_sha(result_.tokens);
-  if (was_inside_ && !reasoning_counted_) {
-    result_.reasoning_tokens = static_cast<std::int32_t>(result_.tokens.size());
-    result_.records.clear();
-  }
+void EngineGeneration::note_failure(const ReplyPiece& piece) {
+  const GenerationResult& result = at(piece.choice).result();
+  const bool failed = result.reason == FinishReason::kError || result.reason == FinishReason::kCancelled;
+  if (!failed || failure_) return;
+  failure_ = result.message.empty() ? "the reply was cancelled" : result.message;
+  if (choices_.size() > 1) failure_ = fmt::format("choice {}: {}", piece.choice, *failure_);
+  cancel();
 }
 
 }  // namespace
 
 std::unique_ptr<Generation> Generation::open(std::shared_ptr<const ServedModel> model, GenerationRequest request,
                                              std::function<void()> notify) {
-  PromptTokens prompt = make_prompt(*model, request);
-  auto generation = std::make_unique<EngineGeneration>(std::move(model), std::move(request), std::move(prompt));
-  generation->start(std::move(notify));
-  return generation;
+  ReplySetting setting;
+  setting.prompt = make_prompt(*model, request);
+  setting.reply_tokens_max = reply_limit(*model, request, setting.prompt.tokens.size());
+  setting.model = std::move(model);
+  setting.request = std::move(request);
+  return std::make_unique<EngineGeneration>(std::move(setting), notify);
 }
 
 const std::string& ServedModel::echoed_name(const std::string& requested) const {

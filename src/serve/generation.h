@@ -1,6 +1,6 @@
-// One reply in the making: renders and tokenizes a neutral request, opens the engine's stream, and turns its tokens
-// into text (stop strings, reasoning and content split, bytes of unfinished characters held back). It is the seam
-// between the engine's ids and every wire format; the terminal chat uses it too. No sockets and no JSON output here.
+// A reply in the making: renders and tokenizes a neutral request and runs its choices (n streams that share a prompt).
+// It is the seam between the engine's ids and every wire format; the terminal chat uses it too. No sockets and no JSON
+// output here. One choice, from its stream's tokens to text, is reply_choice.h.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,21 @@
 
 namespace tensorfold {
 
-/// New text; reasoning comes before content when both are set.
-struct ReplyPiece {
-  std::string reasoning;
-  std::string content;
-};
-
 /// A token with its probability, for logprobs.
 struct TokenRecord {
   TokenLogprob chosen;
   bool has_logprob = true;  // false: the first prompt token
   std::vector<TokenLogprob> top;
+};
+
+/// What is new of one choice. Reasoning comes before content when both are set.
+struct ReplyPiece {
+  int choice = 0;
+  std::string reasoning;
+  std::string content;
+  std::vector<TokenRecord> records;  // with logprobs: the tokens whose text has been shown with this piece
+  bool ends_choice = false;
+  bool ends_reply = false;  // the last choice has ended with it
 };
 
 struct GenerationResult {
@@ -37,7 +41,7 @@ struct GenerationResult {
   std::optional<std::string> stop_sequence;
   std::int32_t reasoning_tokens = 0;
   std::vector<std::int32_t> tokens;         // all counted ids
-  std::vector<TokenRecord> records;         // reply, with logprobs; reasoning left out
+  std::vector<TokenRecord> records;         // of whole replies: tokens whose text is in `content`, and the end token
   std::vector<TokenRecord> prompt_records;  // with echo and logprobs
   StreamStatistics statistics;
   std::optional<double> time_to_first_token_seconds;  // from receipt
@@ -52,18 +56,21 @@ class Generation {
                                           std::function<void()> notify);
   virtual ~Generation() = default;
 
-  /// Handles what has arrived and appends new text.
+  /// Handles what has arrived and appends what is new, in the order of choices.
   virtual void poll(std::vector<ReplyPiece>& pieces) = 0;
   virtual bool started() const = 0;   // a token, or the end, has arrived
-  virtual bool finished() const = 0;  // the engine's own end has arrived
+  virtual bool finished() const = 0;  // the engine's own end of every choice has arrived
   virtual bool overflowed() const = 0;
   virtual void cancel() = 0;
+  /// What went wrong with the first choice that failed or was cancelled; the others are cancelled with it.
+  virtual const std::optional<std::string>& failure() const = 0;
 
   virtual const GenerationRequest& request() const = 0;
   virtual const ServedModel& model() const = 0;
-  virtual const GenerationResult& result() const = 0;
+  virtual int choice_count() const = 0;
+  virtual const GenerationResult& result(int choice = 0) const = 0;
+  virtual const SamplingRule& sampling(int choice = 0) const = 0;
   virtual const std::vector<std::int32_t>& prompt_tokens() const = 0;
-  virtual const SamplingRule& sampling() const = 0;
   virtual bool thinking() const = 0;
   virtual const std::optional<std::string>& effort() const = 0;  // coerced; none = the template's own
   virtual PromptProgressEvent prompt_progress() const = 0;

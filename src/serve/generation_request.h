@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/sampling_rule.h"
 #include "grammar/grammar.h"
 
 namespace tensorfold {
@@ -22,7 +23,7 @@ struct RequestedGrammar {
 struct GenerationRequest {
   std::string id;     // "chatcmpl-...", also the log's
   std::string model;  // what the reply echoes
-  std::string owner;  // the key's scope
+  std::string owner;  // scope of the API key
   std::chrono::steady_clock::time_point received = std::chrono::steady_clock::now();
 
   // The prompt: messages for the template, or text, or ids.
@@ -42,7 +43,12 @@ struct GenerationRequest {
   std::optional<double> top_p;
   std::optional<std::int64_t> top_k;
   std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+  std::optional<double> frequency_penalty;
+  std::optional<double> presence_penalty;
+  std::vector<TokenBias> logit_bias;  // ascending ids
   std::optional<std::uint64_t> seed;
+  int choices = 1;  // n
   std::vector<std::string> stop;
   std::optional<RequestedGrammar> grammar;  // structured output
   bool ignore_eos = false;

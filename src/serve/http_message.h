@@ -18,8 +18,8 @@ struct HttpRequest {
   std::vector<std::pair<std::string, std::string>> headers;  // names as sent
   std::string body;
   std::string peer;       // address:port, for the log
-  std::string key_scope = "-";  // ApiKeys::scope of it
   std::string key_label;  // whose key authorised it; "-" when no keys are configured
+  std::string key_scope = "-";  // the same for what is kept per key (api_keys.h)
 
   /// Value of a header (any case of the name). Empty when absent *or* when present more than once: a header that an
   /// intermediary may have read differently is not trusted.

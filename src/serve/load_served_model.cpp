@@ -61,14 +61,6 @@ std::string template_source(const ServedModelOptions& options, const Checkpoint&
   return source;
 }
 
-std::unique_ptr<ops::Backend> make_backend(const ServedModelOptions& options) {
-  if (options.backend == "reference") {
-    const auto rounding = options.rounding == "backend" ? ops::Rounding::kBackend : ops::Rounding::kNone;
-    return ops::make_reference_backend(rounding, std::max(options.threads, 1));
-  }
-  return ops::make_cpu_backend({.threads = options.threads, .path = ""});
-}
-
 /// Rows that the checkpoint says its vocabulary has; a tokenizer may know fewer (padding), never more that can be
 /// drawn.
 std::int64_t vocabulary_bound(const Json& config, const Tokenizer& tokenizer) {
@@ -116,6 +108,14 @@ std::vector<std::string> public_names(const ServedModelOptions& options) {
 }
 
 }  // namespace
+
+std::unique_ptr<ops::Backend> make_backend(const ServedModelOptions& options) {
+  if (options.backend == "reference") {
+    const auto rounding = options.rounding == "backend" ? ops::Rounding::kBackend : ops::Rounding::kNone;
+    return ops::make_reference_backend(rounding, std::max(options.threads, 1));
+  }
+  return ops::make_cpu_backend({.threads = options.threads, .path = ""});
+}
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const Checkpoint& checkpoint) {
   if (checkpoint.container() == Container::kGguf) return Tokenizer::from_gguf(gguf_vocabulary(checkpoint));
@@ -168,11 +168,19 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
     model->reasoning = reasoning_format(source);
   }
   model->defaults = sampling_defaults(checkpoint->generation_config(), options.sampling);
+  if (options.instruct_sampling) {
+    model->instruct_defaults =
+        sampling_defaults(checkpoint->generation_config(), options.sampling, *options.instruct_sampling);
+  }
   model->stop_tokens = end_tokens(*checkpoint, *model->tokenizer, source);
   model->thinking_default = options.thinking && model->prompts && model->prompts->facts().has_thinking_switch;
   model->effort_default = options.effort;
+  const auto vocabulary_size = static_cast<std::int32_t>(
+      std::min<std::int64_t>(vocabulary_bound(checkpoint->config(), *model->tokenizer), limits::kVocabularySizeMax));
+  const std::shared_ptr<RecallStore> recall = open_recall(options.drafts, *model->tokenizer, vocabulary_size);
   model->thinking_budget = options.thinking_budget;
   LoadOptions load;
+  set_drafters(options.drafts, load);
   load.context_max = options.context;
   load.progress = report;
   std::unique_ptr<LanguageModel> language_model = load_language_model(checkpoint, make_backend(options), load);
@@ -187,6 +195,10 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
   engine.prompt_cache_over_cap = options.prompt_cache_over_cap;
   engine.prompt_cache_shared = options.prompt_cache_shared;
   engine.learn = options.learn;
+  engine.drafts = options.drafts.drafts;
+  engine.recall = recall;
+  engine.mtp_drafts = options.drafts.mtp_drafts.value_or(-1);
+  engine.mtp_confidence = options.drafts.mtp_confidence.value_or(-1.0);
   report(1.0, "starting the engine");
   model->engine = Engine::start(std::move(language_model), engine);
   return model;

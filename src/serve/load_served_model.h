@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "ops/backend.h"
+#include "serve/draft_options.h"
 #include "serve/sampling_defaults.h"
 #include "serve/served_model.h"
 
@@ -29,6 +31,8 @@ struct ServedModelOptions {
   LearnOptions learn;
   std::string chat_template_file;  // "" = the checkpoint's
   SamplingFlags sampling;
+  DraftFlags drafts;
+  std::optional<SamplingFlags> instruct_sampling;
   bool thinking = true;
   std::optional<std::string> effort;
   std::int64_t thinking_budget = 0;
@@ -38,6 +42,9 @@ using LoadProgress = std::function<void(double fraction, const std::string& what
 
 /// Throws Error with advice.
 std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& options, const LoadProgress& progress);
+
+/// The backend that `backend`, `rounding` and `threads` name.
+std::unique_ptr<ops::Backend> make_backend(const ServedModelOptions& options);
 
 /// The tokenizer of a checkpoint: tokenizer.json beside it, or the GGUF file's own.
 std::shared_ptr<const Tokenizer> load_tokenizer(const Checkpoint& checkpoint);

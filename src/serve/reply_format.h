@@ -15,7 +15,8 @@ class ReplyFormat {
   virtual ~ReplyFormat() = default;
   /// The whole reply as one JSON text.
   virtual std::string whole(const Generation& generation) = 0;
-  /// Server-sent events, each "data: ...\n\n": what opens a stream, each piece of text, what closes it.
+  /// Server-sent events, each "data: ...\n\n": what opens a stream, each piece of a choice (with its end, where it has
+  /// one), what closes the stream after the last choice has ended.
   virtual std::string stream_open(const Generation& generation) = 0;
   virtual std::string stream_piece(const Generation& generation, const ReplyPiece& piece) = 0;
   virtual std::string stream_close(const Generation& generation) = 0;

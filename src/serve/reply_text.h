@@ -1,8 +1,10 @@
 // From reply tokens to what a client reads: decoded, cut before the first stop string, split into reasoning and
-// content. The pieces are text/'s; this is their order, in one place for every wire format.
+// content. The pieces are text/'s; this is their order, in one place for every wire format. It also says which tokens
+// stand behind the content, so that log-probabilities go out with the text they belong to.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,20 +16,48 @@
 
 namespace tensorfold {
 
+/// What a token came to. Shown: at least one byte of its text is content. A token without text of its own (part of a
+/// character, a special token) shares the fate of the next one that has text; at the end of a reply it is shown where
+/// content could have followed: no stop string matched and the reasoning was over.
+enum class TokenFate : std::uint8_t { kShown, kHidden };
+
+struct ReplyTextPiece {
+  std::string reasoning;
+  std::string content;
+  std::vector<TokenFate> fates;  // of the tokens that were decided now, in the order of tokens, each token once
+};
+
 class ReplyText {
  public:
   /// `starts_inside`: the prompt left a reasoning block open.
   ReplyText(std::shared_ptr<const Tokenizer> tokenizer, std::vector<std::string> stops, ReasoningFormat format,
             bool starts_inside);
-  ReplyPieces push(std::int32_t token);
-  ReplyPieces finish();
+  ReplyTextPiece push(std::int32_t token);
+  /// A token that adds no text: the end token.
+  void pass_over() { ++silent_tokens_; }
+  ReplyTextPiece finish();
   std::optional<std::string> stop_sequence() const;
   bool inside_reasoning() const { return splitter_.inside(); }
 
  private:
+  /// Tokens whose text ends at `end`, the last of them having all of it.
+  struct Group {
+    std::size_t end = 0;
+    std::size_t token_count = 0;
+  };
+
+  void note_text(std::size_t bytes, std::size_t tokens);
+  void add(ReplyPieces pieces, ReplyTextPiece& out);
+  void decide(bool everything, ReplyTextPiece& out);
+
   StreamDecoder decoder_;
   StopStringMatcher stops_;
   ReasoningSplitter splitter_;
+  std::size_t decoded_bytes_ = 0;
+  std::size_t silent_tokens_ = 0;  // since the last token that had text
+  std::deque<Group> groups_;       // not yet decided
+  std::size_t group_begin_ = 0;    // where the text of the first of them begins
+  std::deque<TextRange> content_ranges_;
 };
 
 /// How the model behind a template marks its reasoning.

@@ -23,7 +23,12 @@ struct SamplingDefaults {
   std::int64_t top_k = 0;
   double top_p = 1.0;
   double min_p = 0.0;
-  std::optional<std::uint64_t> seed;  // none: a fresh random one for each request
+  double repetition_penalty = 1.0;
+  double frequency_penalty = 0.0;
+  double presence_penalty = 0.0;
+  std::optional<std::uint64_t> seed;  // none: see seed_from_prompt
+  bool seed_from_prompt = false;      // --prompt-seed; else a fresh random one for each request
+  std::int64_t seed_salt = 0;         // of seeds from prompts
   std::int64_t max_tokens = 4096;
 };
 
@@ -35,6 +40,7 @@ struct ServedModel {
   ReasoningFormat reasoning = ReasoningFormat::kNone;
   std::shared_ptr<StructuredOutput> structured_output;
   SamplingDefaults defaults;
+  std::optional<SamplingDefaults> instruct_defaults;  // --instruct-sampling: of chats with thinking off
   std::vector<std::int32_t> stop_tokens;
   bool thinking_default = true;
   std::optional<std::string> effort_default;

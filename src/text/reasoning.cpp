@@ -46,14 +46,19 @@ bool is_blank(char byte) {
 ReasoningSplitter::ReasoningSplitter(ReasoningFormat format, bool starts_inside)
     : format_(format), inside_(starts_inside && format != ReasoningFormat::kNone), skip_newlines_(inside_) {}
 
-void ReasoningSplitter::emit(ReplyPieces& out, std::string_view text) {
+void ReasoningSplitter::emit(ReplyPieces& out, std::string_view text, std::size_t begin) {
   if (skip_newlines_) {
-    while (!text.empty() && (text.front() == '\n' || text.front() == '\r')) text.remove_prefix(1);
+    while (!text.empty() && (text.front() == '\n' || text.front() == '\r')) {
+      text.remove_prefix(1);
+      ++begin;
+    }
     if (text.empty()) return;
     skip_newlines_ = false;
   }
   if (!inside_) {
+    if (text.empty()) return;
     out.content += text;
+    out.content_ranges.push_back({decided_bytes_ + begin, decided_bytes_ + begin + text.size()});
     return;
   }
   // Whitespace at the end is shown only once more reasoning follows it.
@@ -100,14 +105,16 @@ void ReasoningSplitter::take_marks(ReplyPieces& out, bool at_end) {
       }
     }
     if (position == std::string::npos) {
-      emit(out, std::string_view(held_).substr(0, safe));
+      emit(out, std::string_view(held_).substr(0, safe), 0);
       held_.erase(0, safe);
+      decided_bytes_ += safe;
       return;
     }
-    emit(out, std::string_view(held_).substr(0, position));
+    emit(out, std::string_view(held_).substr(0, position), 0);
     const std::size_t size = marks[winner].text.size();
-    if (!apply_mark(winner)) emit(out, std::string_view(held_).substr(position, size));
+    if (!apply_mark(winner)) emit(out, std::string_view(held_).substr(position, size), position);
     held_.erase(0, position + size);
+    decided_bytes_ += position + size;
   }
 }
 

@@ -1,4 +1,5 @@
 """Starts the real server on a small checkpoint for the SDK tests and hands out clients."""
+import json
 import os
 import pathlib
 import re
@@ -6,6 +7,7 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
 
 import openai
@@ -20,12 +22,12 @@ START_SECONDS = 60
 class RunningServer:
     """One server process on a free port; its log is kept for assertions."""
 
-    def __init__(self, *flags, environment=None):
+    def __init__(self, *flags, model=MODEL, environment=None):
         if not BINARY.exists():
             pytest.skip(f"{BINARY} is not built")
-        if not MODEL.exists():
-            pytest.skip(f"no test checkpoint at {MODEL}")
-        command = [str(BINARY), "serve", str(MODEL), "--port", "0", "--name", "tiny", "--context", "256", *flags]
+        if not model.exists():
+            pytest.skip(f"no test checkpoint at {model}")
+        command = [str(BINARY), "serve", str(model), "--port", "0", "--name", "tiny", "--context", "256", *flags]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
         self.log = []
         self.changed = threading.Condition()
@@ -58,6 +60,16 @@ class RunningServer:
     def get(self, path):
         return urllib.request.urlopen(self.root + path, timeout=10).read().decode()
 
+    def post(self, path, body):
+        """Status and JSON of a raw request: what no SDK would send."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.root + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                return reply.status, json.loads(reply.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
     def client(self, key="none"):
         return openai.OpenAI(base_url=self.url, api_key=key, max_retries=0, timeout=120)
 
@@ -83,8 +95,8 @@ def start_server():
     """Starts further servers with flags of their own; all end with the test."""
     started = []
 
-    def start(*flags, environment=None):
-        started.append(RunningServer(*flags, environment=environment))
+    def start(*flags, **options):
+        started.append(RunningServer(*flags, **options))
         return started[-1]
 
     yield start

@@ -89,7 +89,7 @@ class AffineWeight : public testing::Test {
   }
   const json kParts = {{"weight", {"U32", {2, 16}}}, {"scales", {"BF16", {2, 2}}}, {"biases", {"BF16", {2, 2}}}};
   const json kConfig = {{"quantization", {{"bits", 4}, {"group_size", 64}}}};
-  TemporaryFolder folder_;
+  TestFolder folder_;
 };
 
 TEST_F(AffineWeight, TakesBitsAndGroupFromTheShapes) {

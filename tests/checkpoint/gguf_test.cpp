@@ -9,7 +9,7 @@ namespace {
 constexpr std::uint32_t kU32 = 4, kString = 8, kArray = 9, kF32 = 0, kQ8_0 = 8;
 
 std::string refusal(const std::string& bytes) {
-  TemporaryFolder folder;
+  TestFolder folder;
   const auto path = folder.write("model.gguf", bytes);
   const std::string message = error_of([&] { Checkpoint::open(path); });
   EXPECT_HAS(message, "model.gguf");
@@ -21,7 +21,7 @@ std::string refusal(const GgufFile& file) {
 }
 
 TEST(Gguf, ReversesDimensionsAndHonoursAlignment) {
-  TemporaryFolder folder;
+  TestFolder folder;
   GgufFile file;
   file.pair("general.alignment", kU32, bytes_of<std::uint32_t>(64));
   file.tensor("a.weight", {64, 2}, kQ8_0, 0).tensor("b", {4}, kF32, 192);
@@ -41,7 +41,7 @@ TEST(Gguf, ReversesDimensionsAndHonoursAlignment) {
 }
 
 TEST(Gguf, ExpertStacksAreOneView) {
-  TemporaryFolder folder;
+  TestFolder folder;
   const auto checkpoint =
       Checkpoint::open(folder.write("m.gguf", GgufFile().tensor("e.weight", {32, 2, 3}, kQ8_0, 0).data(204).bytes()));
   const WeightView view = checkpoint->weight("e", 2, 32, 3);
@@ -132,7 +132,7 @@ TEST(GgufRefuses, TruncationOverlapsAndDuplicates) {
 }
 
 TEST(GgufRefuses, EveryPrefixOfAFile) {
-  TemporaryFolder folder;
+  TestFolder folder;
   const std::string bytes = GgufFile()
                                 .pair("a", kString, gguf_string("text"))
                                 .pair("l", kArray, bytes_of(kString) + bytes_of<std::uint64_t>(1) + gguf_string("x"))
@@ -147,7 +147,7 @@ TEST(GgufRefuses, EveryPrefixOfAFile) {
 }
 
 TEST(Gguf, ArraysOfTheWrongKindAreRefusedWhenAsked) {
-  TemporaryFolder folder;
+  TestFolder folder;
   GgufFile file;
   file.pair("tokenizer.ggml.tokens", kArray, bytes_of(kU32) + bytes_of<std::uint64_t>(1) + bytes_of<std::uint32_t>(7));
   file.pair("tokenizer.ggml.scores", kArray, bytes_of(kString) + bytes_of<std::uint64_t>(1) + gguf_string("x"));

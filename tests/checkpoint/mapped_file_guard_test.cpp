@@ -9,7 +9,7 @@ namespace tensorfold {
 namespace {
 
 TEST(MappedFileGuard, NamesTheTruncatedFile) {
-  TemporaryFolder folder;
+  TestFolder folder;
   constexpr std::size_t kBytes = 1u << 20;
   const auto path = folder.write("model.gguf", GgufFile().tensor("t", {kBytes / 4}, 0, 0).data(kBytes).bytes());
   int output[2];

@@ -10,7 +10,7 @@ constexpr const char* kTwoTensors =
     R"({"a.weight":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"BF16","shape":[2],"data_offsets":[16,20]}})";
 
 std::string refusal_of_header(std::string_view header, std::size_t data_bytes = 16) {
-  TemporaryFolder folder;
+  TestFolder folder;
   folder.write("config.json", "{}");
   folder.write("model.safetensors", safetensors_bytes(header, data_bytes));
   const std::string message = error_of([&] { Checkpoint::open(folder.path()); });
@@ -24,7 +24,7 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
 }
 
 TEST(Safetensors, OpensASingleFileUnaligned) {
-  TemporaryFolder folder;
+  TestFolder folder;
   folder.write("config.json", R"({"model_type":"llama"})");
   folder.write("generation_config.json", R"({"temperature":0.5})");
   folder.write("model.safetensors", safetensors_bytes(kTwoTensors, 20));
@@ -45,7 +45,7 @@ TEST(Safetensors, OpensASingleFileUnaligned) {
 }
 
 TEST(Safetensors, OpensShardsThroughTheIndexAndWithoutOne) {
-  TemporaryFolder folder;
+  TestFolder folder;
   folder.write("config.json", "{}");
   const std::string a = safetensors_bytes("{" + entry("a", "U8", "[4]", "[0,4]") + "}", 4);
   const std::string b = safetensors_bytes("{" + entry("b", "U8", "[]", "[0,1]") + "}", 1);
@@ -59,7 +59,7 @@ TEST(Safetensors, OpensShardsThroughTheIndexAndWithoutOne) {
 }
 
 TEST(Safetensors, MetadataNamesMlx) {
-  TemporaryFolder folder;
+  TestFolder folder;
   folder.write("config.json", "{}");
   folder.write(
       "model.safetensors",
@@ -74,7 +74,7 @@ TEST(SafetensorsRefuses, TruncatedData) {
 }
 
 TEST(SafetensorsRefuses, TruncatedHeader) {
-  TemporaryFolder folder;
+  TestFolder folder;
   folder.write("config.json", "{}");
   folder.write("model.safetensors", safetensors_bytes(kTwoTensors, 20).substr(0, 40));
   EXPECT_HAS(error_of([&] { Checkpoint::open(folder.path()); }), "header claims");
@@ -109,7 +109,7 @@ TEST(SafetensorsRefuses, DuplicateTensors) {
   EXPECT_HAS(message, "'twin'");
   EXPECT_HAS(message, "twice");
 
-  TemporaryFolder folder;
+  TestFolder folder;
   folder.write("config.json", "{}");
   const std::string file = safetensors_bytes("{" + entry("twin", "U8", "[4]", "[0,4]") + "}", 4);
   folder.write("model-1.safetensors", file);
@@ -151,7 +151,7 @@ class Index : public testing::Test {
     folder_.write("model.safetensors.index.json", "{\"weight_map\":" + weight_map + "}");
     return error_of([&] { Checkpoint::open(folder_.path()); }, code);
   }
-  TemporaryFolder folder_;
+  TestFolder folder_;
 };
 
 TEST_F(Index, RefusesAMissingShard) {
@@ -182,7 +182,7 @@ TEST_F(Index, RefusesDuplicatesAndNonsense) {
 }
 
 TEST(Directory, RefusesWhatIsNoCheckpoint) {
-  TemporaryFolder folder;
+  TestFolder folder;
   EXPECT_HAS(error_of([&] { Checkpoint::open(folder.path() / "absent"); }, ErrorCode::kNotFound), "absent");
   EXPECT_HAS(error_of([&] { Checkpoint::open(folder.path()); }, ErrorCode::kNotFound), "config.json");
   folder.write("config.json", "{}");
@@ -196,7 +196,7 @@ TEST(Directory, RefusesWhatIsNoCheckpoint) {
 }
 
 TEST(Weights, RefusesOtherShapesAndDtypes) {
-  TemporaryFolder folder;
+  TestFolder folder;
   folder.write("config.json", "{}");
   folder.write("model.safetensors", safetensors_bytes("{" + entry("m.weight", "F32", "[2,4]", "[0,32]") + "," +
                                                           entry("i.weight", "I32", "[2,4]", "[32,64]") + "," +

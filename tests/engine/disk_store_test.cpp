@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -430,13 +431,49 @@ TEST_P(Learn, AnyOperationMayFail) {
   }
 }
 
+TEST_P(Learn, AStateWrittenWhileOthersDecodeServesFiftySuffixes) {
+  const Folder folder;
+  const Tokens shared = counting_prompt(400);
+  const auto ask = [](Engine& engine, const Tokens& prompt, StreamProbe& probe) {
+    StreamRequest request = request_of(prompt, 20);
+    request.sampling = {0.9, 20, 0.95, 0.0, 5};
+    request.marks = {{400, PromptMarkKind::kSystemEnd}};
+    return engine.open(std::move(request), probe.sink());
+  };
+  const auto prompt_of = [&shared](std::int32_t suffix) {
+    Tokens prompt = shared;
+    for (std::int32_t i = 0; i < 30; ++i) prompt.push_back((suffix * 7 + i * (suffix + 2)) % 53);
+    return prompt;
+  };
+  {
+    const auto engine = start(folder.path(), conditions());
+    std::vector<StreamProbe> probes(6);
+    std::vector<std::unique_ptr<StreamHandle>> handles;
+    for (std::int32_t i = 0; i < 6; ++i)
+      handles.push_back(ask(*engine, prompt_of(100 + i), probes[static_cast<std::size_t>(i)]));
+    for (StreamProbe& probe : probes) EXPECT_EQ(probe.wait().reason, FinishReason::kLength);
+  }
+  const auto engine = start(folder.path(), conditions());
+  std::vector<StreamProbe> probes(50);
+  std::vector<std::unique_ptr<StreamHandle>> handles;
+  for (std::int32_t i = 0; i < 50; ++i)
+    handles.push_back(ask(*engine, prompt_of(i), probes[static_cast<std::size_t>(i)]));
+  for (std::int32_t i = 0; i < 50; ++i) {
+    const FinishEvent finish = probes[static_cast<std::size_t>(i)].wait();
+    EXPECT_EQ(finish.reason, FinishReason::kLength) << finish.message;
+    EXPECT_GE(finish.statistics.cached_tokens, 400);
+    EXPECT_EQ(probes[static_cast<std::size_t>(i)].reply(), fresh_reply(GetParam(), prompt_of(i))) << i;
+  }
+}
+
 TEST_P(Learn, KilledWhileItWritesItIsNeverWrong) {
   const Folder folder;
   std::mt19937 random(3);
   std::map<int, Tokens> expected;
   for (int i = 0; i < 6; ++i) expected[i] = fresh_reply(GetParam(), counting_prompt(300, i));
   std::int32_t resumed = 0;
-  for (int round = 0; round < 10; ++round) {
+  const int rounds = std::getenv("TENSORFOLD_LONG") != nullptr ? 125 : 10;  // 500 kills over the four kinds
+  for (int round = 0; round < rounds; ++round) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {

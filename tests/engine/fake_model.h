@@ -134,7 +134,22 @@ class FakeModel : public LanguageModel {
     if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   }
 
- private:
+  /// The logits after `text`, as a pass over all of it would give them.
+  std::vector<float> logits_after(const std::vector<std::int32_t>& text) const {
+    std::uint64_t full = 3, state = 1, sliding = 5;
+    for (const std::int32_t token : text) {
+      full = chain(full, token + 1);
+      state = chain(state, token);
+    }
+    const std::size_t first = text.size() - std::min(text.size(), static_cast<std::size_t>(options_.window));
+    for (std::size_t key = first; key < text.size(); ++key) sliding = chain(sliding, text[key] + 1);
+    std::vector<float> logits;
+    append_logits(chain(chain(full, static_cast<std::int64_t>(sliding)), static_cast<std::int64_t>(state)), text.back(),
+                  logits);
+    return logits;
+  }
+
+ protected:
   static constexpr std::int32_t kPoison = -77;
   static constexpr std::int32_t kForeign = -2;  // owner of a page that was read back: not of this process
   static constexpr std::int32_t kPageTokens = limits::kKvPageTokens;
@@ -338,7 +353,7 @@ class FakeModel : public LanguageModel {
         const std::uint64_t sliding = sliding_hash(lane, tree, path, row.sequence_index);
         append_logits(
             chain(chain(path.full, static_cast<std::int64_t>(sliding)), static_cast<std::int64_t>(path.state)),
-            row.token);
+            row.token, logits_);
       }
       paths.push_back(std::move(path));
     }
@@ -348,7 +363,7 @@ class FakeModel : public LanguageModel {
     slot.count += lane.row_count;
   }
 
-  void append_logits(std::uint64_t prefix, std::int32_t token) {
+  void append_logits(std::uint64_t prefix, std::int32_t token, std::vector<float>& logits) const {
     const bool coarse = (prefix & 1u) != 0;  // every second row has ties
     for (std::int32_t id = 0; id < options_.vocabulary_size; ++id) {
       const std::uint64_t hash = chain(prefix, id);
@@ -356,7 +371,7 @@ class FakeModel : public LanguageModel {
           coarse ? static_cast<float>(hash >> 60) / 4.0f - 2.0f : static_cast<float>(hash >> 44) / 131072.0f - 4.0f;
       if (options_.infinities && (hash & 63u) == 0) logit = -std::numeric_limits<float>::infinity();
       if (token == options_.nan_token && id == 5) logit = std::numeric_limits<float>::quiet_NaN();
-      logits_.push_back(logit);
+      logits.push_back(logit);
     }
   }
 

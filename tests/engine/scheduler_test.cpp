@@ -150,6 +150,9 @@ TEST(Scheduler, DraftsGoAsFarAsTheyPayAndLeavePromptsHalfOfThePass) {
   rows = by_lane(bounded.schedule({copying, plain, prompt_lane(2, 1000)}, costs, window_costs));
   EXPECT_NEAR(rows.at(0), 19, 1);
   EXPECT_NEAR(rows.at(2), 20, 1);
+  // Prompt rows are cheap, rows with logits aren't: the pass keeps its time all the same.
+  rows = by_lane(bounded.schedule({copying, plain}, measured(0.0, 0.0001), measured(0.009, 0.001)));
+  EXPECT_NEAR(rows.at(0), 31, 1);
   Scheduler scored({512, 6, 0.25}, 0);  // logits of six rows beyond one a stream fit
   EXPECT_EQ(by_lane(scored.schedule({copying, plain}, costs, window_costs)).at(0), 7);
   EXPECT_EQ(by_lane(wide.schedule({copying, plain}, costs, measured(0.0, 0.01))).at(0), 1);  // rows as dear as passes

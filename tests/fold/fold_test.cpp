@@ -19,7 +19,7 @@ std::unique_ptr<LanguageModel> fake(std::int32_t schedule) {
 
 TEST(Fold, FakeModelUnderRandomSchedules) {
   fold::Options options;
-  options.schedules = 60;
+  options.schedules = 100;
   options.seed = 20260;
   options.prompt_tokens_max = 330;
   options.reply_tokens_max = 48;

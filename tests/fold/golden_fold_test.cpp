@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/verify/fold.h"
 #include "model/load.h"
@@ -41,7 +42,11 @@ void expect_folds(const std::string& name, const MakeBackend& make_backend) {
   fold::Options options;
   options.schedules = 3;
   options.seed = std::hash<std::string>{}(name)&0xffffu;
-  options.streams_max = 7;
+  options.streams_max = 4;
+  options.waves = 2;
+  options.prompt_cache_bytes_max = 64 << 20;
+  const TemporaryFolder learned;
+  options.learn_folder = learned.path().string();
   options.prompt_tokens_max = 80;
   options.reply_tokens_max = 28;
   options.make_reference = [&](std::int32_t schedule) { return make(schedule, 1); };

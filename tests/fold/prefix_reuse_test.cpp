@@ -9,6 +9,7 @@
 #include <map>
 
 #include "../engine/fake_model.h"
+#include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
 #include "engine/verify/fold.h"
@@ -19,19 +20,6 @@ namespace tensorfold {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
-
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tensorfold-reuse-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 std::filesystem::path golden_path(const std::string& name) {
   const std::filesystem::path directory = std::filesystem::path(TENSORFOLD_SOURCE_DIR "/tests/golden/models") / name;
@@ -115,8 +103,8 @@ class GoldenReuse : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(GoldenReuse, EveryKindOfPositionInMemoryAndOnDisk) {
-  const Folder folder;
-  auto engine = start(GetParam(), 256 << 20, folder.path());
+  const TemporaryFolder folder;
+  auto engine = start(GetParam(), 256 << 20, folder.path().string());
   const std::int32_t vocabulary = engine->facts().model.vocabulary_size;
   const std::int32_t length = engine->facts().context >= 480 ? 290 : 180,
                      system = engine->facts().context >= 480 ? 133 : 83;
@@ -129,8 +117,8 @@ TEST_P(GoldenReuse, EveryKindOfPositionInMemoryAndOnDisk) {
   for (const bool from_disk : {false, true}) {
     if (from_disk) {
       engine.reset();
-      engine = start(GetParam(), 256 << 20, folder.path());
-      ASSERT_EQ(engine->facts().learn_folder, folder.path());
+      engine = start(GetParam(), 256 << 20, folder.path().string());
+      ASSERT_EQ(engine->facts().learn_folder, folder.path().string());
     }
     // The next turn, behind the decoded reply.
     Tokens turn = prompt;
@@ -152,7 +140,7 @@ TEST_P(GoldenReuse, EveryKindOfPositionInMemoryAndOnDisk) {
 }
 
 TEST_P(GoldenReuse, WavesUnderRandomSchedules) {
-  const Folder folder;
+  const TemporaryFolder folder;
   fold::Options options;
   options.schedules = 4;
   options.seed = 77;
@@ -162,7 +150,7 @@ TEST_P(GoldenReuse, WavesUnderRandomSchedules) {
   options.reply_tokens_max = 10;
   options.waves = 3;
   options.prompt_cache_bytes_max = 64 << 20;
-  options.learn_folder = folder.path();
+  options.learn_folder = folder.path().string();
   const fold::Report report = fold::run([&](std::int32_t) { return load(GetParam()); }, options);
   EXPECT_TRUE(report.passed()) << report.first_failure;
   EXPECT_GT(report.streams_resumed, 0);
@@ -175,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(Families, GoldenReuse, ::testing::Values("llama", "gemm
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(FoldReuse, FakeModelInWavesWithRestarts) {
-  const Folder folder;
+  const TemporaryFolder folder;
   fold::Options options;
   options.schedules = 30;
   options.seed = 4711;
@@ -183,7 +171,7 @@ TEST(FoldReuse, FakeModelInWavesWithRestarts) {
   options.streams_max = 9;
   options.waves = 4;
   options.prompt_cache_bytes_max = 1 << 20;
-  options.learn_folder = folder.path();
+  options.learn_folder = folder.path().string();
   const auto make = [](std::int32_t schedule) {
     testing::FakeModelOptions model;
     model.window = schedule % 3 == 0 ? 40 : schedule % 3 == 1 ? 64 : 129;

@@ -140,7 +140,8 @@ std::unique_ptr<StreamHandle> FakeEngine::open(StreamRequest request, StreamSink
     stream->script = prompt.substr(say + 4);
     stream->script = stream->script.substr(0, stream->script.find("[assistant]"));
   }
-  stream->fails = prompt.find("FAIL") != std::string::npos;
+  stream->fails = prompt.find("FAIL") != std::string::npos ||
+                  (prompt.find("ODD") != std::string::npos && request.sampling.seed % 2 == 1);
   stream->breaks = prompt.find("BREAK") != std::string::npos;
   stream->hash = prompt_hash(request.prompt.tokens, request.sampling.seed);
   stream->request = std::move(request);

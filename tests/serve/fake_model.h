@@ -19,7 +19,7 @@ namespace tensorfold::testing {
 inline constexpr std::int32_t kEndToken = 256;
 inline constexpr std::int32_t kFakeVocabulary = 260;
 
-class FakeTokenizer final : public Tokenizer {
+class FakeTokenizer : public Tokenizer {
  public:
   std::vector<std::int32_t> encode(std::string_view text, EncodeOptions) const override;
   std::vector<std::int32_t> encode_segments(std::span<const PromptSegment> segments) const override;
@@ -46,7 +46,7 @@ class FakeTemplate final : public ChatTemplate {
 };
 
 /// A prompt that contains "SAY:text" is answered by that text and the end token; "FAIL" by an error after three tokens,
-/// "BREAK" by one before any; anything else by letters without end.
+/// "BREAK" by one before any, "ODD" as "FAIL" where the seed is odd; anything else by letters without end.
 class FakeEngine final : public Engine {
  public:
   explicit FakeEngine(std::int32_t lanes = 4, std::int32_t context = 4096, double round_ms = 1.0);

@@ -1,6 +1,7 @@
 // The server over loopback sockets with a fake engine: framing, routes, keys, streams, cancels, drain.
 #include "serve/server.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -129,55 +130,80 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
     const char* fields;
     const char* param;
   };
-  const Case cases[] = {{R"("temperature":true)", "temperature"},
-                        {R"("temperature":"hot")", "temperature"},
-                        {R"("temperature":"nan")", "temperature"},
-                        {R"("top_k":1.5)", "top_k"},
-                        {R"("min_p":2)", "min_p"},
-                        {R"("max_tokens":-1)", "max_tokens"},
-                        {R"("max_tokens":[])", "max_tokens"},
-                        {R"("max_completion_tokens":false)", "max_completion_tokens"},
-                        {R"("n":2)", "n"},
-                        {R"("stop":"")", "stop"},
-                        {R"("stop":[1])", "stop"},
-                        {R"("stream":1)", "stream"},
-                        {R"("ignore_eos":"yes")", "ignore_eos"},
-                        {R"("seed":1.5)", "seed"},
-                        {R"("top_logprobs":3)", "top_logprobs"},
-                        {R"("logprobs":true,"top_logprobs":21)", "top_logprobs"},
-                        {R"("logprobs":true,"stream":true)", "logprobs"},
-                        {R"("tools":[{"type":"function","function":{"name":"f"}}])", "tools"},
-                        {R"("tool_choice":"required")", "tool_choice"},
-                        {R"("parallel_tool_calls":"x")", "parallel_tool_calls"},
-                        {R"("response_format":{"type":"xml"})", "response_format.type"},
-                        {R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
-                        {R"("response_format":{"type":"json_schema","json_schema":{"schema":[]}})",
-                         "response_format.json_schema.schema"},
-                        {R"("response_format":{"type":"json_schema","json_schema":{"schema":{"contains":{}}}})",
-                         "response_format.json_schema.schema"},
-                        {R"("guided_regex":"a(")", "guided_regex"},
-                        {R"("guided_regex":5)", "guided_regex"},
-                        {R"("guided_choice":[])", "guided_choice"},
-                        {R"("guided_choice":["a",""])", "guided_choice"},
-                        {R"("guided_json":"{")", "guided_json"},
-                        {R"("guided_json":{"type":"thing"})", "guided_json"},
-                        {R"("guided_grammar":"a ::= b")", "guided_grammar"},
-                        {R"x("structured_outputs":{"regex":"(?=a)"})x", "structured_outputs.regex"},
-                        {R"("structured_outputs":{"whitespace":true})", "structured_outputs.whitespace"},
-                        {R"("logit_bias":{"5":1})", "logit_bias"},
-                        {R"("presence_penalty":0.5)", "presence_penalty"},
-                        {R"("frequency_penalty":"1")", "frequency_penalty"},
-                        {R"("repetition_penalty":1.1)", "repetition_penalty"},
-                        {R"("thinking_budget":-5)", "thinking_budget"},
-                        {R"("modalities":["text","audio"])", "modalities"},
-                        {R"("audio":{})", "audio"},
-                        {R"("reasoning_effort":"huge")", "reasoning_effort"},
-                        {R"("chat_template_kwargs":{"enable_thinking":1})", "chat_template_kwargs.enable_thinking"},
-                        {R"("stream_options":{"include_usage":"x"})", "stream_options.include_usage"},
-                        {R"("model":5)", "model"},
-                        {R"("priority":1)", "priority"},
-                        {R"("stop":1180591620717411303424)", "stop"},
-                        {R"("model":1180591620717411303424)", "model"}};
+  const Case cases[] = {
+      {R"("temperature":true)", "temperature"},
+      {R"("temperature":"hot")", "temperature"},
+      {R"("temperature":"nan")", "temperature"},
+      {R"("top_k":1.5)", "top_k"},
+      {R"("min_p":2)", "min_p"},
+      {R"("max_tokens":-1)", "max_tokens"},
+      {R"("max_tokens":[])", "max_tokens"},
+      {R"("max_completion_tokens":false)", "max_completion_tokens"},
+      {R"("n":0)", "n"},
+      {R"("n":9)", "n"},
+      {R"("n":1.5)", "n"},
+      {R"("n":true)", "n"},
+      {R"("best_of":2)", "best_of"},
+      {R"("n":3,"best_of":1)", "best_of"},
+      {R"("stop":"")", "stop"},
+      {R"("stop":[1])", "stop"},
+      {R"("stream":1)", "stream"},
+      {R"("ignore_eos":"yes")", "ignore_eos"},
+      {R"("seed":1.5)", "seed"},
+      {R"("top_logprobs":3)", "top_logprobs"},
+      {R"("logprobs":true,"top_logprobs":21)", "top_logprobs"},
+      {R"("logprobs":2)", "logprobs"},
+      {R"("temperature":NaN)", "temperature"},
+      {R"("top_p":1e999)", "top_p"},
+      {R"("tools":[{"type":"function","function":{"name":"f"}}])", "tools"},
+      {R"("tool_choice":"required")", "tool_choice"},
+      {R"("parallel_tool_calls":"x")", "parallel_tool_calls"},
+      {R"("logit_bias":[[5,1]])", "logit_bias"},
+      {R"("logit_bias":7)", "logit_bias"},
+      {R"("logit_bias":{"260":1})", "logit_bias"},
+      {R"("logit_bias":{"-1":1})", "logit_bias"},
+      {R"("logit_bias":{"1.5":1})", "logit_bias"},
+      {R"("logit_bias":{"hello":1})", "logit_bias"},
+      {R"("logit_bias":{"":1})", "logit_bias"},
+      {R"("logit_bias":{"99999999999999999999":1})", "logit_bias"},
+      {R"("logit_bias":{"5":100.5})", "logit_bias"},
+      {R"("logit_bias":{"5":"nan"})", "logit_bias"},
+      {R"("logit_bias":{"5":NaN})", "logit_bias"},
+      {R"("logit_bias":{"5":true})", "logit_bias"},
+      {R"("logit_bias":{"5":null})", "logit_bias"},
+      {R"("logit_bias":{"5":[1]})", "logit_bias"},
+      {R"("logit_bias":{"5":1,"05":2})", "logit_bias"},
+      {R"("presence_penalty":2.5)", "presence_penalty"},
+      {R"("presence_penalty":"-inf")", "presence_penalty"},
+      {R"("frequency_penalty":-2.01)", "frequency_penalty"},
+      {R"("frequency_penalty":{})", "frequency_penalty"},
+      {R"("repetition_penalty":0)", "repetition_penalty"},
+      {R"("repetition_penalty":-1)", "repetition_penalty"},
+      {R"("repetition_penalty":"inf")", "repetition_penalty"},
+      {R"("response_format":{"type":"xml"})", "response_format.type"},
+      {R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"schema":[]}})", "response_format.json_schema.schema"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"schema":{"contains":{}}}})",
+       "response_format.json_schema.schema"},
+      {R"("guided_regex":"a(")", "guided_regex"},
+      {R"("guided_regex":5)", "guided_regex"},
+      {R"("guided_choice":[])", "guided_choice"},
+      {R"("guided_choice":["a",""])", "guided_choice"},
+      {R"("guided_json":"{")", "guided_json"},
+      {R"("guided_json":{"type":"thing"})", "guided_json"},
+      {R"("guided_grammar":"a ::= b")", "guided_grammar"},
+      {R"x("structured_outputs":{"regex":"(?=a)"})x", "structured_outputs.regex"},
+      {R"("structured_outputs":{"whitespace":true})", "structured_outputs.whitespace"},
+      {R"("thinking_budget":-5)", "thinking_budget"},
+      {R"("modalities":["text","audio"])", "modalities"},
+      {R"("audio":{})", "audio"},
+      {R"("reasoning_effort":"huge")", "reasoning_effort"},
+      {R"("chat_template_kwargs":{"enable_thinking":1})", "chat_template_kwargs.enable_thinking"},
+      {R"("stream_options":{"include_usage":"x"})", "stream_options.include_usage"},
+      {R"("model":5)", "model"},
+      {R"("priority":1)", "priority"},
+      {R"("stop":1180591620717411303424)", "stop"},
+      {R"("model":1180591620717411303424)", "model"}};
   for (const Case& entry : cases) {
     const Reply reply = ask(port(), chat("hi", std::string(",") + entry.fields));
     EXPECT_EQ(reply.status, 400) << entry.fields << reply.body;
@@ -185,6 +211,26 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
     EXPECT_EQ(json["error"].value("param", ""), entry.param) << entry.fields;
     EXPECT_NE(json["error"].value("message", "").find(entry.param), std::string::npos) << reply.body;
     EXPECT_EQ(json["error"]["type"], "invalid_request_error");
+  }
+}
+
+TEST_F(ServerTest, RefusesHugeValuesByName) {
+  start();
+  std::string biases = R"(,"logit_bias":{)";
+  for (int i = 0; i < 2000; ++i) biases += fmt::format("{}\"{}\":1", i == 0 ? "" : ",", i);
+  std::string stops = R"(,"stop":["x")";
+  for (int i = 0; i < 100'000; ++i) stops += R"(,"x")";
+  const std::pair<std::string, const char*> cases[] = {
+      {biases + "}", "logit_bias"},
+      {stops + "]", "stop"},
+      {R"(,"logit_bias":{")" + std::string(1'000'000, '9') + R"(":1})", "logit_bias"},
+      {R"(,"repetition_penalty":)" + std::string(100'000, '9') + "e" + std::string(1000, '9'), "repetition_penalty"},
+      {R"(,"logit_bias":)" + std::string(5000, '['), "logit_bias"}};
+  for (const auto& [fields, param] : cases) {
+    const Reply reply = ask(port(), chat("hi", fields));
+    EXPECT_EQ(reply.status, 400) << param;
+    EXPECT_EQ(reply.json()["error"].value("param", ""), param);
+    EXPECT_LT(reply.body.size(), 400u) << param;  // what was sent isn't sent back whole
   }
 }
 
@@ -345,13 +391,7 @@ TEST_F(ServerTest, KeysGateAndLabel) {
                              "Authorization: bEARER secret\r\n"))
                 .status,
             200);
-  // What is kept apart by key is kept apart by the key itself: the same under another label, another for another key.
-  ApiKeys keys;
-  keys.add_flag_keys({"first"});
-  keys.add_environment_keys("secret");
-  EXPECT_EQ(engine_->last_owner(), keys.scope("env-1"));
-  EXPECT_NE(engine_->last_owner(), keys.scope("cli-1"));
-  EXPECT_EQ(keys.scope("-"), "-");
+  EXPECT_EQ(engine_->last_owner(), sha256_hex("tensorfold owner " + sha256_hex("secret"), 32)) << "a scope, no label";
 }
 
 TEST_F(ServerTest, ListsModelsAndHealthAndTokens) {

@@ -102,44 +102,55 @@ bool PrefixLearner::copy_step() {
   return copying_ != nullptr || !jobs_.empty();
 }
 
+/// Where the next segment of a job begins, and what it continues: the segment before, or what the disk has.
+PrefixLearner::Place PrefixLearner::next_place(const Job& job) const {
+  if (copying_ != nullptr) {
+    const StateHeader& before = copying_->state->header;
+    return {static_cast<std::int32_t>(before.end), before.id};
+  }
+  const auto position = static_cast<std::int32_t>(job.elements.size());
+  const StoredPrefix covered = store_->covered(identity_, job.scope, job.elements);
+  Place place;
+  place.begin = std::min(covered.position, position - 1) / kPageTokens * kPageTokens;
+  for (std::size_t i = covered.chain.size(); i > 0 && place.parent == 0; --i) {
+    if (covered.begins[i - 1] < static_cast<std::uint32_t>(place.begin)) place.parent = covered.chain[i - 1];
+  }
+  if (place.parent == 0) place.begin = 0;
+  return place;
+}
+
+/// The last block of a segment that begins with block `first`: a file has a size.
+std::int32_t PrefixLearner::last_block(std::int32_t first, std::int32_t last) const {
+  std::uint64_t block_bytes = 1;
+  for (const std::size_t g : tree_.full_groups()) block_bytes += groups_[g].page_bytes;
+  const auto blocks = static_cast<std::int32_t>(
+      std::clamp<std::uint64_t>(limits::kLearnSegmentBytesMax / block_bytes, 1, limits::kContextTokensMax));
+  return std::min(last, first + blocks - 1);
+}
+
 /// Plans the next segment of a job: what the disk doesn't have yet, up to a file's size. False: nothing to write.
 bool PrefixLearner::begin_segment(const Job& job) {
   const auto position = static_cast<std::int32_t>(job.elements.size());
   if (store_->resumable(identity_, job.scope, job.elements, position).position == position) return false;
   const HeldPrefix held = tree_.held(job.scope, job.elements);
   if (held.matched < position || (tree_.is_recurrent() && held.snapshot == nullptr)) return false;
-  std::int32_t begin = 0;
-  std::uint64_t parent = 0;
-  if (copying_ != nullptr) {  // goes on where the segment before ended
-    begin = static_cast<std::int32_t>(copying_->state->header.end);
-    parent = copying_->state->header.id;
-  } else {
-    const StoredPrefix covered = store_->covered(identity_, job.scope, job.elements);
-    begin = std::min(covered.position, position - 1) / kPageTokens * kPageTokens;
-    for (std::size_t i = covered.chain.size(); i > 0 && parent == 0; --i) {
-      if (covered.begins[i - 1] < static_cast<std::uint32_t>(begin)) parent = covered.chain[i - 1];
-    }
-    if (parent == 0) begin = 0;
-  }
-  std::uint64_t block_bytes = 1;
-  for (const std::size_t g : tree_.full_groups()) block_bytes += groups_[g].page_bytes;
-  const std::int32_t first = begin / kPageTokens, last = (position - 1) / kPageTokens;
-  const auto blocks_max = static_cast<std::int32_t>(
-      std::clamp<std::uint64_t>(limits::kLearnSegmentBytesMax / block_bytes, 1, limits::kContextTokensMax));
-  const std::int32_t end_block = std::min(last, first + blocks_max - 1);
+  const Place place = next_place(job);
+  const std::int32_t first = place.begin / kPageTokens, last = (position - 1) / kPageTokens;
+  const std::int32_t end_block = last_block(first, last);
 
   auto next = std::make_unique<Copying>();
   next->job = job;
   next->is_last = end_block == last;
   next->state = std::make_unique<StateToWrite>();
+  next->state->resume_point = next->is_last;
   StateHeader& header = next->state->header;
   header.id = store_->next_id();
-  header.parent = parent;
-  header.begin = static_cast<std::uint32_t>(begin);
+  header.parent = place.parent;
+  header.begin = static_cast<std::uint32_t>(place.begin);
   header.end = static_cast<std::uint32_t>(next->is_last ? position : (end_block + 1) * kPageTokens);
   header.identity = identity_;
   header.scope = job.scope;
-  header.tokens.assign(job.elements.begin() + begin, job.elements.begin() + header.end);
+  header.tokens.assign(job.elements.begin() + place.begin, job.elements.begin() + header.end);
   header.groups.resize(groups_.size());
   for (std::size_t g = 0; g < groups_.size(); ++g) header.groups[g].page_bytes = groups_[g].page_bytes;
   const auto set_blocks = [&](std::size_t g, std::int32_t first_block) {
@@ -147,7 +158,6 @@ bool PrefixLearner::begin_segment(const Job& job) {
     header.groups[g].blocks = static_cast<std::uint32_t>(end_block - first_block + 1);
   };
   for (const std::size_t g : tree_.full_groups()) set_blocks(g, first);
-  next->state->resume_point = next->is_last;
   if (next->is_last) {
     for (const std::size_t g : tree_.window_groups()) set_blocks(g, tree_.first_window_block(g, position));
     if (held.snapshot != nullptr) {

@@ -55,6 +55,12 @@ class PrefixLearner {
   struct Filling;  // the prefix that is being put into the tree
 
   bool copy_step();
+  struct Place {
+    std::int32_t begin = 0;
+    std::uint64_t parent = 0;
+  };
+  Place next_place(const Job& job) const;
+  std::int32_t last_block(std::int32_t first, std::int32_t last) const;
   bool begin_segment(const Job& job);
   bool copy_pages(std::uint64_t bytes_max);
   void finish_segment();

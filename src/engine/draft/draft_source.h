@@ -3,7 +3,8 @@
 // one object of a source per engine; what it knows of a stream lives in a DraftState that the stream owns and that dies
 // with it (N4). Everything is called on the engine thread, between two passes.
 //
-// After each pass the round walks the windows, delivers tokens, and then for each source:
+// After each pass the round walks the windows, delivers tokens, and then calls the sources (models absorb before any of
+// them drafts):
 //   observe()   per stream whose window came from this source: what landed
 //   absorb()    all streams of the pass together: the rows that were committed, each with the token after it
 //   propose()   those of them that shall draft now, all together
@@ -21,6 +22,8 @@
 #include "model/draft_head.h"
 
 namespace tensorfold {
+
+class LogitAdjust;
 
 enum class DraftKind : std::uint8_t { kCopy, kRecall, kMtp, kBlock };
 inline constexpr std::size_t kDraftKindCount = 4;
@@ -66,6 +69,7 @@ struct DraftStream {
   DraftState* state = nullptr;                         // what open() returned for this stream
   const std::vector<std::int32_t>* context = nullptr;  // prompt ++ reply; while decoding, the last token is pending
   std::int32_t prompt_length = 0;
+  const LogitAdjust* logit_adjust = nullptr;  // penalties and biases after the context; null: none
   const SamplingRule* sampling = nullptr;  // draw drafts with it: same rule, seed and absolute position (engine.md 2.9)
   const std::string* owner = nullptr;      // scope of the API key: what one owner wrote never drafts for another
   std::int32_t slot = 0;
@@ -83,8 +87,8 @@ struct DraftAbsorb {
 /// One stream that shall draft.
 struct DraftRequest {
   DraftStream stream;
-  std::int32_t depth_max =
-      0;  // >= 1: levels that can be used; page tables cover the pending token and as many after it
+  /// >= 1: levels that can be used. Where a model is run, page tables cover the pending token and as many after it.
+  std::int32_t depth_max = 0;
   std::int32_t nodes_max = 0;  // >= depth_max: nodes that can be used
   bool trees = false;          // false: a chain, please; a tree has at most limits::kTreeRowsMax - 1 nodes
   DraftProposal proposal;      // filled in by the source; left empty when it has nothing to say
@@ -100,8 +104,8 @@ class DraftSource {
   /// nothing to offer for this stream. `slot` and `pages` aren't known yet.
   virtual std::unique_ptr<DraftState> open(const DraftStream& stream) = 0;
   virtual void absorb(std::vector<DraftAbsorb>& batch) { (void)batch; }
-  /// Called only for streams whose `wants_proposal` was set in the absorb() just before; nothing but absorb() and
-  /// propose() touches the model's drafters in between.
+  /// Called only for streams whose `wants_proposal` was set in this source's last absorb(), perhaps not for all of
+  /// them. Other sources absorb and propose in between; nothing else touches the model's drafters.
   virtual void propose(std::vector<DraftRequest>& batch) = 0;
   /// The window held the first `fed_count` (> 0) nodes of the last proposal; `landed` are those on the accepted path,
   /// in order. `proposal` lacks what the stream's rule excluded. Not called for the window in which the stream ended.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -16,6 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr double kCostWeight = 0.2;
+constexpr double kAnyRate = std::numeric_limits<double>::infinity();  // of an ask that needn't pay
 
 void update(double& mean, double seconds) {
   mean = mean == 0.0 ? seconds : mean + kCostWeight * (seconds - mean);
@@ -77,6 +79,7 @@ DraftStream Drafter::view(Stream& stream, std::size_t source) const {
   view.state = stream.drafts.sources[source].state.get();
   view.context = &stream.context();
   view.prompt_length = stream.prompt_length();
+  view.logit_adjust = &stream.logit_adjust();
   view.sampling = &stream.request().sampling;
   view.owner = &stream.request().prompt.owner;
   if (stream.cache().is_admitted()) {
@@ -187,52 +190,73 @@ void Drafter::after_pass(std::vector<FedRows>& fed, std::int32_t lanes, const Co
     observe(rows);
     begin_window(*rows.stream);
   }
-  for (std::size_t source = 0; source < sources_.size(); ++source) run_source(source, {fed, lanes, costs});
+  const Round round{fed, lanes, costs};
+  std::vector<std::size_t> models;
+  for (std::size_t source = 0; source < sources_.size(); ++source) {
+    if (sources_[source]->facts().runs_model) {
+      models.push_back(source);
+      continue;
+    }
+    const std::vector<DepthRule::Ask> asks = asks_of(source, round);
+    absorb(source, round, asks);
+    propose(source, round, asks);
+  }
+  // What cost nothing to find decides whether a model is asked. All of them absorb before any drafts: room for drafts
+  // is made by giving up pages behind the sliding windows, and rows that another has yet to absorb may lie there.
+  std::vector<std::vector<DepthRule::Ask>> asks;
+  for (const std::size_t source : models) {
+    asks.push_back(asks_of(source, round));
+    absorb(source, round, asks.back());
+  }
+  for (std::size_t i = 0; i < models.size(); ++i) propose(models[i], round, asks[i]);
 }
 
-std::int32_t Drafter::depth_to_ask(Stream& stream, std::size_t source, const Round& round) {
+DepthRule::Ask Drafter::depth_to_ask(Stream& stream, std::size_t source, const Round& round) {
   const DraftWindow& window = stream.drafts.window;
-  if (stream.prompt_rows_left() > 0 || window.kind == WindowKind::kForced) return 0;
+  if (stream.prompt_rows_left() > 0 || window.kind == WindowKind::kForced) return {};
   const DraftSourceFacts& facts = sources_[source]->facts();
   std::int32_t most = std::min(room(stream, round.lanes), facts.depth_max);
   if (facts.runs_model) most = std::min(most, limits_.shared_window_rows - 1);
-  if (most <= 0) return 0;
+  if (most <= 0) return {};
   if (at_random_) {
     const std::uint64_t kind = random_() % 5;  // none, all, or any
-    return kind == 0 ? 0 : kind <= 2 ? most : 1 + static_cast<std::int32_t>(random_() % static_cast<unsigned>(most));
+    if (kind == 0) return {};
+    return {kind <= 2 ? most : 1 + static_cast<std::int32_t>(random_() % static_cast<unsigned>(most)), kAnyRate};
   }
-  if (!facts.runs_model) return most;
+  if (!facts.runs_model) return {most, kAnyRate};
   DraftCost cost{costs_[source].absorb_seconds, costs_[source].propose_seconds};
   if (facts.one_pass) cost = {cost.fixed_seconds + cost.seconds_per_level, 0.0};
-  const DepthRule::Ask ask = stream.drafts.sources[source].rule.depth_to_ask(most, round.lanes, cost, round.costs);
-  if (ask.depth == 0) return 0;
-  const double without = best_token_rate(window.chances, round.lanes, round.costs);
-  if (window.kind == WindowKind::kDrafted && without >= ask.tokens_per_second) return 0;
-  return facts.one_pass ? most : ask.depth;
+  DepthRule::Ask ask = stream.drafts.sources[source].rule.depth_to_ask(most, round.lanes, cost, round.costs);
+  if (ask.depth == 0 || window_is_as_good(stream, ask, round)) return {};
+  if (facts.one_pass) ask.depth = most;
+  return ask;
 }
 
-void Drafter::run_source(std::size_t source, const Round& round) {
-  std::vector<std::int32_t> depths;
+bool Drafter::window_is_as_good(const Stream& stream, const DepthRule::Ask& ask, const Round& round) const {
+  const DraftWindow& window = stream.drafts.window;
+  return window.kind == WindowKind::kDrafted &&
+         best_token_rate(window.chances, round.lanes, round.costs) >= ask.tokens_per_second;
+}
+
+std::vector<DepthRule::Ask> Drafter::asks_of(std::size_t source, const Round& round) {
+  std::vector<DepthRule::Ask> asks;
   for (const FedRows& fed : round.fed) {
-    Stream& stream = *fed.stream;
-    const bool is_open = stream.drafts.sources[source].state != nullptr;
-    depths.push_back(is_open ? depth_to_ask(stream, source, round) : 0);
-    if (depths.back() > 0) stream.cache().prepare(stream.fed(), 1 + depths.back());
+    const bool is_open = fed.stream->drafts.sources[source].state != nullptr;
+    asks.push_back(is_open ? depth_to_ask(*fed.stream, source, round) : DepthRule::Ask{});
   }
-  absorb(source, round, depths);
-  propose(source, round, depths);
+  return asks;
 }
 
-void Drafter::absorb(std::size_t source, const Round& round, const std::vector<std::int32_t>& depths) {
+void Drafter::absorb(std::size_t source, const Round& round, const std::vector<DepthRule::Ask>& asks) {
   std::vector<DraftAbsorb> batch;
   std::vector<Stream*> streams;
   bool wants_any = false;
   for (std::size_t i = 0; i < round.fed.size(); ++i) {
     Stream& stream = *round.fed[i].stream;
     if (stream.drafts.sources[source].state == nullptr) continue;
-    batch.push_back({view(stream, source), round.fed[i].rows, depths[i] > 0, {}});
+    batch.push_back({view(stream, source), round.fed[i].rows, asks[i].depth > 0, {}});
     streams.push_back(&stream);
-    wants_any = wants_any || depths[i] > 0;
+    wants_any = wants_any || asks[i].depth > 0;
   }
   if (batch.empty()) return;
   const Clock::time_point start = Clock::now();
@@ -248,23 +272,25 @@ void Drafter::absorb(std::size_t source, const Round& round, const std::vector<s
   }
 }
 
-void Drafter::propose(std::size_t source, const Round& round, const std::vector<std::int32_t>& depths) {
+void Drafter::propose(std::size_t source, const Round& round, const std::vector<DepthRule::Ask>& asks) {
   const DraftSourceFacts& facts = sources_[source]->facts();
   std::vector<DraftRequest> batch;
   std::vector<Stream*> streams;
   std::int32_t deepest = 0;
   for (std::size_t i = 0; i < round.fed.size(); ++i) {
     Stream& stream = *round.fed[i].stream;
-    if (depths[i] == 0 || stream.drafts.sources[source].state == nullptr) continue;
+    if (asks[i].depth == 0 || stream.drafts.sources[source].state == nullptr) continue;
+    if (window_is_as_good(stream, asks[i], round)) continue;  // another model's, since it was asked
+    if (facts.runs_model) stream.cache().prepare(stream.fed(), 1 + asks[i].depth);
     DraftRequest request;
     request.stream = view(stream, source);
-    request.depth_max = depths[i];
+    request.depth_max = asks[i].depth;
     const std::int32_t nodes_max = std::min(facts.nodes_max, limits_.shared_window_rows - 1);
-    request.nodes_max = std::max(depths[i], nodes_max);
+    request.nodes_max = std::max(asks[i].depth, nodes_max);
     request.trees = nodes_max < limits::kTreeRowsMax;
     batch.push_back(std::move(request));
     streams.push_back(&stream);
-    deepest = std::max(deepest, depths[i]);
+    deepest = std::max(deepest, asks[i].depth);
   }
   if (batch.empty()) return;
   const Clock::time_point start = Clock::now();

@@ -55,10 +55,12 @@ class Drafter {
   void observe(const FedRows& fed);
   void begin_window(Stream& stream);
   std::int32_t room(const Stream& stream, std::int32_t lanes) const;
-  std::int32_t depth_to_ask(Stream& stream, std::size_t source, const Round& round);
-  void run_source(std::size_t source, const Round& round);
-  void absorb(std::size_t source, const Round& round, const std::vector<std::int32_t>& depths);
-  void propose(std::size_t source, const Round& round, const std::vector<std::int32_t>& depths);
+  DepthRule::Ask depth_to_ask(Stream& stream, std::size_t source, const Round& round);
+  bool window_is_as_good(const Stream& stream, const DepthRule::Ask& ask, const Round& round) const;
+  /// Per stream of the round; depth 0: don't.
+  std::vector<DepthRule::Ask> asks_of(std::size_t source, const Round& round);
+  void absorb(std::size_t source, const Round& round, const std::vector<DepthRule::Ask>& asks);
+  void propose(std::size_t source, const Round& round, const std::vector<DepthRule::Ask>& asks);
   void take(std::size_t source, Stream& stream, DraftProposal proposal, const Round& round);
   void silence(Stream& stream, std::size_t source, const std::string& why);
 

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "engine/host_sampler.h"
 #include "engine/logit_adjust.h"
 #include "engine/verify/oracle_source.h"
+#include "engine/verify/random_rule.h"
 #include "engine/verify/serial_run.h"
 
 namespace tensorfold::fold {
@@ -43,6 +45,13 @@ struct RecordedRow {
   RowBits bits;
 };
 
+/// A row that should have been another: kept to count its bits.
+struct DifferingRow {
+  std::size_t index = 0;
+  std::vector<float> logits;
+};
+constexpr std::size_t kDifferingRowsKept = 4;  // of a stream
+
 /// One stream of a schedule: what was asked, what the plain run says and what came. The last is filled on the engine
 /// thread and read after it finished.
 struct Record {
@@ -51,13 +60,16 @@ struct Record {
   SamplingRule sampling;
   LogitRule logit_rule;
   bool drafts = true;
+  std::optional<std::uint64_t> rule_seed;
   std::int32_t cancel_after_events = -1;
 
   std::vector<std::int32_t> expected_reply;
   std::vector<RowBits> expected_rows;  // by sequence index
+  FinishReason expected_reason = FinishReason::kLength;
 
   std::vector<std::int32_t> reply;
   std::vector<RecordedRow> rows;
+  std::vector<DifferingRow> differing;
   std::int32_t events = 0;
   bool is_after_restart = false;  // opened before anything else was on its engine
   FinishReason reason = FinishReason::kError;
@@ -101,11 +113,17 @@ class Schedule {
   void draw_stream(Record& record, const std::vector<std::int32_t>& shared);
   void run_serially();
   void run_serially(SerialRun& serial, HostSampler& sampler, Record& record);
+  std::unique_ptr<PathRule> make_rule(const Record& record) const;
+  std::int32_t draw_serially(HostSampler& sampler, const Record& record, const float* logits, std::size_t position,
+                             const LogitAdjust& adjust, PathRule* rule);
   std::vector<std::int32_t> earlier_tokens();
   void run_engine();
   void run_wave(Engine& engine, std::size_t first, std::size_t end);
   void open(Engine& engine, Record& record, double background_share);
   void compare(std::size_t index);
+  void compare_rows(std::size_t index);
+  void count_mechanisms(const Record& record);
+  std::uint64_t differing_bits(const Record& record);
   template <typename... Args>
   void failure(std::size_t stream, fmt::format_string<Args...> format, Args&&... args);
 
@@ -175,6 +193,7 @@ void Schedule::draw_stream(Record& record, const std::vector<std::int32_t>& shar
     record.logit_rule.bias.push_back({draw(0, facts_.vocabulary_size - 1), draw(0, 2) == 0 ? 50.0 : 0.5 * draw(-4, 4)});
   }
   record.drafts = draw(0, 4) != 0;
+  if (options_.rules && draw(0, 2) == 0) record.rule_seed = random_();
   if (draw(0, 999) < static_cast<std::int32_t>(options_.cancelled_share * 1000)) {
     record.cancel_after_events = draw(0, options_.reply_tokens_max);
   }
@@ -198,22 +217,46 @@ void Schedule::run_serially() {
   for (std::size_t i = wave_begins_.back(); i < records_.size(); ++i) run_serially(serial, sampler, *records_[i]);
 }
 
+std::unique_ptr<PathRule> Schedule::make_rule(const Record& record) const {
+  if (!record.rule_seed) return nullptr;
+  return std::make_unique<RandomRule>(*record.rule_seed, facts_.vocabulary_size);
+}
+
+std::int32_t Schedule::draw_serially(HostSampler& sampler, const Record& record, const float* logits,
+                                     std::size_t position, const LogitAdjust& adjust, PathRule* rule) {
+  std::vector<std::uint32_t> allowed((static_cast<std::size_t>(facts_.vocabulary_size) + 31) / 32, 0);
+  bool masked = false;
+  if (rule != nullptr) {
+    const std::vector<std::int32_t> forced = rule->forced_tokens();
+    if (!forced.empty()) return forced.front();
+    masked = rule->mask(allowed);
+  }
+  std::vector<AdjustedLogit> adjusted;
+  adjust.collect(logits, {}, adjusted);
+  const Draw drawn = sampler.draw(logits, masked ? allowed.data() : nullptr, record.sampling,
+                                  static_cast<std::int64_t>(position), adjusted);
+  if (drawn.status != DrawStatus::kDrawn) fail(ErrorCode::kInternal, "the plain run drew no token {}", position);
+  return drawn.token;
+}
+
 // Every token but the last is fed.
 void Schedule::run_serially(SerialRun& serial, HostSampler& sampler, Record& record) {
   std::vector<std::int32_t> tokens = record.prompt;
   LogitAdjust adjust(record.logit_rule, record.prompt);
-  std::vector<AdjustedLogit> adjusted;
+  const std::unique_ptr<PathRule> rule = make_rule(record);
   const std::size_t end = record.prompt.size() + static_cast<std::size_t>(record.reply_tokens_max);
   serial.begin();
   for (std::size_t i = 0; i < std::max(record.prompt.size(), end - 1); ++i) {
     const float* logits = serial.feed(tokens[i]);
     record.expected_rows.push_back(row_bits(logits, facts_.vocabulary_size));
     if (i + 1 < record.prompt.size() || i + 1 >= end) continue;
-    adjust.collect(logits, {}, adjusted);
-    const Draw drawn = sampler.draw(logits, nullptr, record.sampling, static_cast<std::int64_t>(i) + 1, adjusted);
-    if (drawn.status != DrawStatus::kDrawn) fail(ErrorCode::kInternal, "the plain run drew no token after row {}", i);
-    tokens.push_back(drawn.token);
-    adjust.commit(drawn.token);
+    const std::int32_t token = draw_serially(sampler, record, logits, i + 1, adjust, rule.get());
+    const PathRule::Verdict verdict = rule ? rule->advance(token) : PathRule::Verdict::kContinue;
+    if (verdict != PathRule::Verdict::kContinue) record.expected_reason = FinishReason::kStopRule;
+    if (verdict == PathRule::Verdict::kCut) break;
+    tokens.push_back(token);
+    adjust.commit(token);
+    if (verdict == PathRule::Verdict::kStop) break;
   }
   record.expected_reply.assign(tokens.begin() + static_cast<std::ptrdiff_t>(record.prompt.size()), tokens.end());
   known_->add(std::move(tokens));
@@ -227,6 +270,7 @@ void Schedule::open(Engine& engine, Record& record, double background_share) {
   request.sampling = record.sampling;
   request.logit_rule = record.logit_rule;
   request.drafts = record.drafts;
+  request.rule = make_rule(record);
   const auto prompt_length = static_cast<std::int32_t>(record.prompt.size());
   if (options_.waves > 1 && prompt_length > 2 && draw(0, 1) == 0) {
     request.marks.push_back({draw(1, prompt_length - 1), PromptMarkKind::kSystemEnd});
@@ -234,6 +278,11 @@ void Schedule::open(Engine& engine, Record& record, double background_share) {
   request.background = draw(0, 999) < static_cast<std::int32_t>(background_share * 1000);
   request.on_logits = [&record](std::int32_t sequence_index, const float* logits, std::int32_t count) {
     record.rows.push_back({sequence_index, row_bits(logits, count)});
+    const auto at = static_cast<std::size_t>(sequence_index);
+    const bool differs = at < record.expected_rows.size() && record.rows.back().bits != record.expected_rows[at];
+    if (differs && record.differing.size() < kDifferingRowsKept) {
+      record.differing.push_back({at, std::vector<float>(logits, logits + count)});
+    }
   };
   auto sink = [this, &record](StreamEvent&& event) {
     if (const auto* token = std::get_if<TokenEvent>(&event)) record.reply.push_back(token->token);
@@ -266,7 +315,7 @@ void Schedule::open(Engine& engine, Record& record, double background_share) {
 
 void Schedule::run_engine() {
   EngineOptions options;
-  options.lanes = draw(1, options_.lanes_max);
+  options.lanes = draw(1, draw(0, 2) == 0 ? std::min(options_.lanes_max, 3) : options_.lanes_max);
   options.poison_freed = options_.poison_freed;
   options.schedule_seed = draw(0, 4) == 0 ? 0 : random_() | 1u;  // now and then the scheduler that serves
   options.context = context_;
@@ -281,8 +330,10 @@ void Schedule::run_engine() {
   if (draw(0, 2) == 0) oracle_options.facts.depth_max = limits::kWideWindowRowsMax - 1;
   const auto oracle = std::make_shared<OracleSource>(oracle_options);
   options.drafts = options_.drafts && draw(0, 5) != 0;
-  options.draft_sources.push_back(oracle);
-  if (draw(0, 1) == 0) options.draft_sources.push_back(std::make_shared<CopySource>());
+  // Without the oracle a stream's own text is all there is to draft from: windows get as wide as copies go.
+  const bool knows = draw(0, 3) != 0;
+  if (knows) options.draft_sources.push_back(oracle);
+  if (!knows || draw(0, 1) == 0) options.draft_sources.push_back(std::make_shared<CopySource>());
   if (options_.prompt_cache_bytes_max > 0) {
     options.prompt_cache_bytes =
         draw(0, static_cast<std::int32_t>(
@@ -321,10 +372,9 @@ void Schedule::run_engine() {
 /// Some come while others run, and take the lanes of those in the background.
 void Schedule::run_wave(Engine& engine, std::size_t first, std::size_t end) {
   const std::size_t early = draw(0, 1) == 0 ? end : first + (end - first) / 2;
-  const int more_events = draw(1, 60);
   {
     const std::lock_guard lock(mutex_);
-    events_before_rest_ = event_count_ + more_events;
+    events_before_rest_ = event_count_ + draw(1, 60);
     rest_is_open_ = early == end;
   }
   for (std::size_t i = first; i < end; ++i) {
@@ -340,45 +390,96 @@ void Schedule::run_wave(Engine& engine, std::size_t first, std::size_t end) {
   finished_.wait(lock, [&] { return finished_count_ == end; });
 }
 
+void Schedule::count_mechanisms(const Record& record) {
+  ++report_.streams;
+  const StreamStatistics& statistics = record.statistics;
+  report_.streams_cancelled += record.reason == FinishReason::kCancelled ? 1 : 0;
+  report_.streams_with_penalties += record.logit_rule.bias.empty() ? 0 : 1;
+  report_.streams_with_rules += record.rule_seed ? 1 : 0;
+  report_.streams_ended_by_rules += record.reason == FinishReason::kStopRule ? 1 : 0;
+  report_.preemptions += static_cast<std::uint64_t>(statistics.preemptions);
+  report_.drafted += static_cast<std::uint64_t>(statistics.drafted);
+  report_.accepted += static_cast<std::uint64_t>(statistics.accepted);
+  for (std::size_t kind = 0; kind < kDraftKindCount; ++kind) {
+    report_.drafted_by_source[kind] += static_cast<std::uint64_t>(statistics.by_source[kind].drafted);
+    report_.accepted_by_source[kind] += static_cast<std::uint64_t>(statistics.by_source[kind].accepted);
+  }
+  report_.copies += statistics.by_source[static_cast<std::size_t>(DraftKind::kCopy)].drafted > 0 ? 1 : 0;
+  report_.wide_windows += statistics.rows_max > limits::kWindowRowsMax ? 1 : 0;
+  if (statistics.cached_tokens == 0) return;
+  ++report_.streams_resumed;
+  report_.rows_resumed += static_cast<std::uint64_t>(statistics.cached_tokens);
+  report_.streams_resumed_after_restart += record.is_after_restart ? 1 : 0;
+}
+
+/// Runs the stream's tokens once more, one row a pass, to see how far the kept rows are off.
+std::uint64_t Schedule::differing_bits(const Record& record) {
+  std::uint64_t bits = 0, rows = 0;
+  for (const RecordedRow& row : record.rows) {
+    const auto at = static_cast<std::size_t>(row.sequence_index);
+    rows += at < record.expected_rows.size() && row.bits != record.expected_rows[at] ? 1 : 0;
+  }
+  if (rows == 0) return 0;
+  std::vector<std::int32_t> tokens = record.prompt;
+  tokens.insert(tokens.end(), record.expected_reply.begin(), record.expected_reply.end());
+  SerialRun serial(options_.make_reference ? options_.make_reference(number_) : make_model_(number_), context_);
+  serial.begin();
+  for (std::size_t i = 0; i < record.expected_rows.size(); ++i) {
+    const float* logits = serial.feed(tokens[i]);
+    for (const DifferingRow& row : record.differing) {
+      if (row.index != i) continue;
+      for (std::size_t id = 0; id < row.logits.size(); ++id) {
+        bits += static_cast<std::uint64_t>(
+            std::popcount(std::bit_cast<std::uint32_t>(row.logits[id]) ^ std::bit_cast<std::uint32_t>(logits[id])));
+      }
+    }
+  }
+  return bits + rows - std::min<std::uint64_t>(rows, record.differing.size());
+}
+
 void Schedule::compare(std::size_t index) {
   const Record& record = *records_[index];
-  ++report_.streams;
+  count_mechanisms(record);
+  report_.differing_bits += differing_bits(record);
   const bool cancelled = record.reason == FinishReason::kCancelled;
-  report_.streams_cancelled += cancelled ? 1 : 0;
-  report_.preemptions += static_cast<std::uint64_t>(record.statistics.preemptions);
-  report_.drafted += static_cast<std::uint64_t>(record.statistics.drafted);
-  report_.accepted += static_cast<std::uint64_t>(record.statistics.accepted);
-  report_.copies += record.statistics.by_source[static_cast<std::size_t>(DraftKind::kCopy)].drafted > 0 ? 1 : 0;
-  report_.wide_windows += record.statistics.rows_max > limits::kWindowRowsMax ? 1 : 0;
-  if (record.reason != FinishReason::kLength && !(cancelled && record.cancel_after_events >= 0)) {
-    return failure(index, "ended with reason {} ({})", static_cast<int>(record.reason), record.message);
+  if (record.reason != record.expected_reason && !(cancelled && record.cancel_after_events >= 0)) {
+    return failure(index, "ended with reason {} instead of {} ({})", static_cast<int>(record.reason),
+                   static_cast<int>(record.expected_reason), record.message);
   }
   if (!record.drafts && record.statistics.drafted > 0) return failure(index, "drafted although it must not");
-  const std::size_t prompt = record.prompt.size();
   if (!cancelled && record.reply.size() != record.expected_reply.size()) {
-    return failure(index, "gave {} of {} reply tokens", record.reply.size(), record.reply_tokens_max);
+    return failure(index, "gave {} of {} reply tokens", record.reply.size(), record.expected_reply.size());
   }
-  // Each fed row was reported once, in order. Those of a kept prefix weren't fed; a preempted stream may find more of
-  // its prompt kept when it comes again.
+  compare_rows(index);
+  for (std::size_t i = 0; i < record.reply.size(); ++i) {
+    ++report_.tokens_compared;
+    if (i >= record.expected_reply.size() || record.reply[i] != record.expected_reply[i]) {
+      return failure(index, "reply token {} is {}, not the plain run's", i, record.reply[i]);
+    }
+  }
+}
+
+/// Each fed row was reported once, in order. Those of a kept prefix weren't fed; a preempted stream may find more of
+/// its prompt kept when it comes again.
+void Schedule::compare_rows(std::size_t index) {
+  const Record& record = *records_[index];
+  const bool cancelled = record.reason == FinishReason::kCancelled;
+  const std::size_t prompt = record.prompt.size();
   const auto cached = static_cast<std::size_t>(record.statistics.cached_tokens);
   const bool may_skip = options_.prompt_cache_bytes_max > 0 && record.statistics.preemptions > 0;
   if (!cancelled && !may_skip && record.rows.size() + cached != record.expected_rows.size()) {
     return failure(index, "reported {} rows after {}, expected {} in all", record.rows.size(), cached,
                    record.expected_rows.size());
   }
-  if (cached > 0) {
-    ++report_.streams_resumed;
-    report_.rows_resumed += cached;
-    report_.streams_resumed_after_restart += record.is_after_restart ? 1 : 0;
-  }
   std::size_t next = cached;
   for (const RecordedRow& row : record.rows) {
     const auto at = static_cast<std::size_t>(row.sequence_index);
     const bool skips = may_skip && at > next && at < prompt;
-    if ((at != next && !skips) || at >= record.expected_rows.size()) {
+    const bool repeats = record.statistics.preemptions > 0 && at < next;  // computed again after it gave its lane away
+    if ((at != next && !skips && !repeats) || at >= record.expected_rows.size()) {
       return failure(index, "row {} was reported as index {}", next, row.sequence_index);
     }
-    next = at + 1;
+    next = std::max(next, at + 1);
     ++report_.rows_compared;
     if (row.bits != record.expected_rows[at]) {
       return failure(index, "logits of row {} differ from the one-row-at-a-time run's ({} prompt tokens)", at, prompt);
@@ -386,12 +487,6 @@ void Schedule::compare(std::size_t index) {
   }
   if (!cancelled && next != record.expected_rows.size()) {
     return failure(index, "the last row reported is {}, not {}", next, record.expected_rows.size());
-  }
-  for (std::size_t i = 0; i < record.reply.size(); ++i) {
-    ++report_.tokens_compared;
-    if (i >= record.expected_reply.size() || record.reply[i] != record.expected_reply[i]) {
-      return failure(index, "reply token {} is {}, not the plain run's", i, record.reply[i]);
-    }
   }
 }
 
@@ -401,8 +496,37 @@ Report run(const MakeModel& make_model, const Options& options) {
   Report report;
   for (std::int32_t number = 0; number < options.schedules; ++number) {
     Schedule(make_model, options, number, report).run();
+    if (options.progress) options.progress(number + 1);
   }
   return report;
+}
+
+std::map<std::string, std::uint64_t> mechanisms(const Report& report) {
+  std::map<std::string, std::uint64_t> counts = {
+      {"windows_chain", report.chains},
+      {"windows_tree", report.trees},
+      {"streams_wide_window", report.wide_windows},
+      {"drafted", report.drafted},
+      {"accepted", report.accepted},
+      {"cancelled", static_cast<std::uint64_t>(report.streams_cancelled)},
+      {"preempted", report.preemptions},
+      {"penalties", static_cast<std::uint64_t>(report.streams_with_penalties)},
+      {"rules", static_cast<std::uint64_t>(report.streams_with_rules)},
+      {"ended_by_rule", static_cast<std::uint64_t>(report.streams_ended_by_rules)},
+      {"resumed", static_cast<std::uint64_t>(report.streams_resumed)},
+      {"rows_resumed", report.rows_resumed},
+      {"engine_restarts", static_cast<std::uint64_t>(report.restarts)},
+      {"resumed_from_disk", static_cast<std::uint64_t>(report.streams_resumed_after_restart)},
+  };
+  for (std::size_t kind = 0; kind < kDraftKindCount; ++kind) {
+    const std::string name = draft_kind_name(static_cast<DraftKind>(kind));
+    counts["drafted_" + name] = report.drafted_by_source[kind];
+    counts["accepted_" + name] = report.accepted_by_source[kind];
+  }
+  for (std::size_t landed = 0; landed < limits::kWindowRowsMax; ++landed) {
+    counts[fmt::format("windows_landed_{:02}", landed)] = report.windows_by_landed[landed];
+  }
+  return counts;
 }
 
 }  // namespace tensorfold::fold

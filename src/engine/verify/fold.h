@@ -9,10 +9,12 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "base/limits.h"
+#include "engine/draft/draft_source.h"
 #include "model/language_model.h"
 
 namespace tensorfold::fold {
@@ -32,11 +34,13 @@ struct Options {
   bool poison_freed = true;      // NaN in freed pages and slots
   bool drafts = true;            // in most schedules, for most of their streams
   bool trees = true;             // among the drafts
+  bool rules = true;             // masks, forced tokens, stops and cuts, for a third of the streams
   /// Prefix reuse: streams come in waves, later ones continue, repeat or leave the prompts and replies of earlier ones.
   std::int32_t waves = 1;
   std::int64_t prompt_cache_bytes_max = 0;  // the budget of a schedule is drawn up to it
   std::string learn_folder;                 // kept states go there, and the engine starts anew between some waves
   MakeModel make_reference;                 // the plain run's model where it shall differ (another path, other threads)
+  std::function<void(std::int32_t schedules_done)> progress;
 };
 
 struct Report {
@@ -48,12 +52,18 @@ struct Report {
   std::uint64_t chains = 0, trees = 0, copies = 0;                            // windows of drafts that were fed
   std::uint64_t drafted = 0, accepted = 0;                                    // their rows
   std::array<std::uint64_t, limits::kWideWindowRowsMax> windows_by_landed{};  // of chains and trees: drafts that landed
+  std::array<std::uint64_t, kDraftKindCount> drafted_by_source{}, accepted_by_source{};
   std::uint64_t preemptions = 0;
+  std::int32_t streams_with_penalties = 0;
+  std::int32_t streams_with_rules = 0;
+  std::int32_t streams_ended_by_rules = 0;
   std::int32_t streams_resumed = 0;
   std::uint64_t rows_resumed = 0;  // rows that weren't computed again
   std::int32_t restarts = 0;
   std::int32_t streams_resumed_after_restart = 0;  // in the first wave of a new engine: from disk
   std::uint64_t wide_windows = 0;                  // of more than kWindowRowsMax rows
+  /// Of logits that should be equal; a row past the first few of a stream counts as one bit.
+  std::uint64_t differing_bits = 0;
   std::uint64_t failures = 0;
   std::string first_failure;  // what differed first, with seed and schedule
 
@@ -61,5 +71,8 @@ struct Report {
 };
 
 Report run(const MakeModel& make_model, const Options& options);
+
+/// How often each mechanism that could have changed a bit was at work, by name.
+std::map<std::string, std::uint64_t> mechanisms(const Report& report);
 
 }  // namespace tensorfold::fold

@@ -11,7 +11,7 @@ inline constexpr int kDirectTokens = 4;
 template <int kBits>
 inline constexpr int kDirectTokensOf = kBits == 4 || kBits == 6 || kBits == 8 || kBits == kBf16Bits ? kDirectTokens : 1;
 
-inline constexpr int kChunkBlocks = 8;
+inline constexpr int kChunkBlocks = 12;
 inline constexpr int kChainPairs = kBlockColumns / 4;  // of a block
 inline constexpr int kBlockWeights = 2 * kChainPairs * kPanelRows;  // dwords of a decoded block: [chain][pair][16]
 inline constexpr int kBlockInputs = 2 * kChainPairs;                // dwords of a block of one row of x

@@ -235,9 +235,11 @@ void run_rows(const LinearTask& task) {
   const std::int64_t rows = block_start(tokens, task.first_unit + task.unit_count) - first_row;
   const std::int64_t sum_floats = rows * kTaskPanels * kPanelRows;
   for (std::int64_t i = 0; i < sum_floats; i += kPanelRows) store(sums + i, zero());
-  for (std::int64_t first = 0; first < task.layout.blocks; first += kChunkBlocks) {
-    const std::int64_t left = task.layout.blocks - first;
-    const std::int64_t count = left < kChunkBlocks ? left : kChunkBlocks;
+  // Chunks of nearly equal size: what a chunk costs beyond its blocks shouldn't be paid for a remainder.
+  const std::int64_t blocks = task.layout.blocks, chunks = (blocks + kChunkBlocks - 1) / kChunkBlocks;
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const std::int64_t first = blocks * chunk / chunks;
+    const std::int64_t count = blocks * (chunk + 1) / chunks - first;
     decode_chunk(task, first, count, weights);
     multiply_chunk(task, weights, first, count, sums);
   }

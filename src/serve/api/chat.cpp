@@ -17,10 +17,11 @@ Json logprob_entry(const Tokenizer& tokenizer, const TokenLogprob& token) {
   return {{"token", token_label(tokenizer, token.token)}, {"logprob", token.logprob}, {"bytes", std::move(list)}};
 }
 
-Json logprobs_block(const Generation& generation) {
+Json logprobs_block(const Generation& generation, const std::vector<TokenRecord>& records) {
+  if (generation.request().logprobs_top < 0) return nullptr;
   const Tokenizer& tokenizer = *generation.model().tokenizer;
   Json content = Json::array();
-  for (const TokenRecord& record : generation.result().records) {
+  for (const TokenRecord& record : records) {
     Json entry = logprob_entry(tokenizer, record.chosen);
     Json top = Json::array();
     for (const TokenLogprob& alternative : record.top) top.push_back(logprob_entry(tokenizer, alternative));
@@ -33,50 +34,45 @@ Json logprobs_block(const Generation& generation) {
 class ChatFormat final : public ReplyFormat {
  public:
   std::string whole(const Generation& generation) override {
-    const GenerationResult& result = generation.result();
-    Json message = {{"role", "assistant"}, {"content", result.content}};
-    if (!result.reasoning.empty()) message["reasoning_content"] = result.reasoning;
-    Json choice = {{"index", 0},
-                   {"message", std::move(message)},
-                   {"finish_reason", finish_reason_text(result.reason)},
-                   {"logprobs", nullptr}};
-    if (generation.request().logprobs_top >= 0) choice["logprobs"] = logprobs_block(generation);
-    if (generation.request().return_token_ids) choice["token_ids"] = result.tokens;
+    Json choices = Json::array();
+    for (int index = 0; index < generation.choice_count(); ++index) choices.push_back(whole_choice(generation, index));
     Json reply = head(generation, "chat.completion");
-    reply["choices"] = Json::array({std::move(choice)});
+    reply["choices"] = std::move(choices);
     reply["usage"] = usage_block(generation);
-    add_runtime_blocks(generation, reply);
+    if (generation.choice_count() == 1) add_stop_sequence(generation.result(), reply);
+    add_runtime_blocks(generation, std::nullopt, reply);
     return dump_json(reply);
   }
 
   std::string stream_open(const Generation& generation) override {
-    return sse_event(chunk(generation, {{"role", "assistant"}}, nullptr));
+    std::string events;
+    for (int index = 0; index < generation.choice_count(); ++index) {
+      events += sse_event(chunk(generation, index, {{"role", "assistant"}}));
+    }
+    return events;
   }
 
   std::string stream_piece(const Generation& generation, const ReplyPiece& piece) override {
     std::string events;
     if (!piece.reasoning.empty()) {
-      events += sse_event(chunk(generation, {{"reasoning_content", piece.reasoning}}, nullptr));
+      events += sse_event(chunk(generation, piece.choice, {{"reasoning_content", piece.reasoning}}));
     }
-    if (!piece.content.empty()) events += sse_event(chunk(generation, {{"content", piece.content}}, nullptr));
+    const bool with_text = !piece.content.empty() || (!piece.records.empty() && !piece.ends_choice);
+    if (with_text) {
+      Json entry = chunk(generation, piece.choice, {{"content", piece.content}});
+      set_logprobs(generation, piece, entry);
+      events += sse_event(entry);
+    }
+    if (piece.ends_choice) events += sse_event(last_chunk(generation, piece, !with_text));
     return events;
   }
 
   std::string stream_close(const Generation& generation) override {
-    const GenerationResult& result = generation.result();
-    Json last = chunk(generation, Json::object(), finish_reason_text(result.reason));
-    if (generation.request().return_token_ids) last["choices"][0]["token_ids"] = result.tokens;
-    add_runtime_blocks(generation, last);
-    const bool separate = generation.request().include_usage;
-    if (!separate) last["usage"] = usage_block(generation);
-    std::string events = sse_event(last);
-    if (separate) {
-      Json usage = head(generation, "chat.completion.chunk");
-      usage["choices"] = Json::array();
-      usage["usage"] = usage_block(generation);
-      events += sse_event(usage);
-    }
-    return events + kSseDone;
+    if (!generation.request().include_usage) return kSseDone;
+    Json usage = head(generation, "chat.completion.chunk");
+    usage["choices"] = Json::array();
+    usage["usage"] = usage_block(generation);
+    return sse_event(usage) + kSseDone;
   }
 
   std::string stream_error(const std::string& message) override {
@@ -84,15 +80,40 @@ class ChatFormat final : public ReplyFormat {
   }
 
  private:
+  static Json whole_choice(const Generation& generation, int index) {
+    const GenerationResult& result = generation.result(index);
+    Json message = {{"role", "assistant"}, {"content", result.content}};
+    if (!result.reasoning.empty()) message["reasoning_content"] = result.reasoning;
+    Json choice = {{"index", index},
+                   {"message", std::move(message)},
+                   {"finish_reason", finish_reason_text(result.reason)},
+                   {"logprobs", logprobs_block(generation, result.records)}};
+    add_choice_facts(generation, index, choice);
+    return choice;
+  }
+  static void set_logprobs(const Generation& generation, const ReplyPiece& piece, Json& entry) {
+    if (!piece.records.empty()) entry["choices"][0]["logprobs"] = logprobs_block(generation, piece.records);
+  }
+  /// The chunk that ends a choice; `with_records`: log-probabilities that no text follows (the end token's) go with it.
+  Json last_chunk(const Generation& generation, const ReplyPiece& piece, bool with_records) const {
+    const GenerationResult& result = generation.result(piece.choice);
+    Json last = chunk(generation, piece.choice, Json::object(), finish_reason_text(result.reason));
+    if (with_records) set_logprobs(generation, piece, last);
+    if (generation.request().return_token_ids) last["choices"][0]["token_ids"] = result.tokens;
+    add_stop_sequence(result, last);
+    add_runtime_blocks(generation, piece.choice, last);
+    if (piece.ends_reply && !generation.request().include_usage) last["usage"] = usage_block(generation);
+    return last;
+  }
   Json head(const Generation& generation, const char* object) const {
     return {{"id", generation.request().id},
             {"object", object},
             {"created", created_},
             {"model", generation.request().model}};
   }
-  Json chunk(const Generation& generation, Json delta, const char* finish) const {
+  Json chunk(const Generation& generation, int index, Json delta, const char* finish = nullptr) const {
     Json reply = head(generation, "chat.completion.chunk");
-    Json choice = {{"index", 0}, {"delta", std::move(delta)}, {"finish_reason", nullptr}};
+    Json choice = {{"index", index}, {"delta", std::move(delta)}, {"finish_reason", nullptr}};
     if (finish != nullptr) choice["finish_reason"] = finish;
     reply["choices"] = Json::array({std::move(choice)});
     return reply;

@@ -16,16 +16,30 @@ std::size_t character_count(std::string_view text) {
   return count;
 }
 
-/// The parallel lists of the legacy format.
+/// The parallel lists of the legacy format. Offsets count the characters of a choice's whole text, whatever chunks it
+/// comes in.
 class LogprobLists {
  public:
-  explicit LogprobLists(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  void add(const Tokenizer& tokenizer, const std::vector<TokenRecord>& records) {
+    for (const TokenRecord& record : records) add(tokenizer, record);
+  }
 
-  void add(const TokenRecord& record) {
-    const std::string label = token_label(tokenizer_, record.chosen.token);
+  /// What was added since the last call.
+  Json take() {
+    Json lists = {{"tokens", std::move(tokens_)},
+                  {"token_logprobs", std::move(logprobs_)},
+                  {"top_logprobs", std::move(top_)},
+                  {"text_offset", std::move(offsets_)}};
+    tokens_ = logprobs_ = top_ = offsets_ = Json::array();
+    return lists;
+  }
+
+ private:
+  void add(const Tokenizer& tokenizer, const TokenRecord& record) {
+    const std::string label = token_label(tokenizer, record.chosen.token);
     tokens_.push_back(label);
     offsets_.push_back(offset_);
-    offset_ += character_count(token_exact_bytes(tokenizer_, record.chosen.token));
+    offset_ += character_count(token_exact_bytes(tokenizer, record.chosen.token));
     if (!record.has_logprob) {
       logprobs_.push_back(nullptr);
       top_.push_back(nullptr);
@@ -34,21 +48,12 @@ class LogprobLists {
     logprobs_.push_back(record.chosen.logprob);
     Json alternatives = Json::object();
     for (const TokenLogprob& alternative : record.top) {
-      alternatives.emplace(token_label(tokenizer_, alternative.token), alternative.logprob);
+      alternatives.emplace(token_label(tokenizer, alternative.token), alternative.logprob);
     }
     alternatives.emplace(label, record.chosen.logprob);  // the chosen one is always listed
     top_.push_back(std::move(alternatives));
   }
 
-  Json json() && {
-    return {{"tokens", std::move(tokens_)},
-            {"token_logprobs", std::move(logprobs_)},
-            {"top_logprobs", std::move(top_)},
-            {"text_offset", std::move(offsets_)}};
-  }
-
- private:
-  const Tokenizer& tokenizer_;
   Json tokens_ = Json::array();
   Json logprobs_ = Json::array();
   Json top_ = Json::array();
@@ -66,46 +71,44 @@ std::string echoed_prompt(const Generation& generation) {
 class CompletionFormat final : public ReplyFormat {
  public:
   std::string whole(const Generation& generation) override {
-    const GenerationResult& result = generation.result();
-    Json entry = choice(echoed_prompt(generation) + result.content, finish_reason_text(result.reason));
-    if (generation.request().logprobs_top >= 0) {
-      LogprobLists lists(*generation.model().tokenizer);
-      for (const TokenRecord& record : result.prompt_records) lists.add(record);
-      for (const TokenRecord& record : result.records) lists.add(record);
-      entry["logprobs"] = std::move(lists).json();
-    }
-    if (generation.request().return_token_ids) entry["token_ids"] = result.tokens;
+    Json choices = Json::array();
+    for (int index = 0; index < generation.choice_count(); ++index) choices.push_back(whole_choice(generation, index));
     Json reply = head(generation);
-    reply["choices"] = Json::array({std::move(entry)});
+    reply["choices"] = std::move(choices);
     reply["usage"] = usage_block(generation);
-    add_runtime_blocks(generation, reply);
+    if (generation.choice_count() == 1) add_stop_sequence(generation.result(), reply);
+    add_runtime_blocks(generation, std::nullopt, reply);
     return dump_json(reply);
   }
 
   std::string stream_open(const Generation& generation) override {
-    const std::string prompt = echoed_prompt(generation);
-    return prompt.empty() ? std::string() : sse_event(chunk(generation, prompt, nullptr));
+    streamed_.resize(static_cast<std::size_t>(generation.choice_count()));
+    return {};
   }
 
   std::string stream_piece(const Generation& generation, const ReplyPiece& piece) override {
-    return piece.content.empty() ? std::string() : sse_event(chunk(generation, piece.content, nullptr));
+    StreamedChoice& streamed = streamed_.at(static_cast<std::size_t>(piece.choice));
+    std::string events;
+    if (generation.request().echo && !streamed.echoed) {
+      streamed.echoed = true;  // the prompt's scores have come before the first piece
+      const std::vector<TokenRecord>& scores = generation.result(piece.choice).prompt_records;
+      events += sse_event(chunk(generation, piece.choice, echoed_prompt(generation), scores));
+    }
+    const bool with_text = !piece.content.empty() || (!piece.records.empty() && !piece.ends_choice);
+    if (with_text) events += sse_event(chunk(generation, piece.choice, piece.content, piece.records));
+    if (piece.ends_choice) {
+      static const std::vector<TokenRecord> kNone;
+      events += sse_event(last_chunk(generation, piece, with_text ? kNone : piece.records));
+    }
+    return events;
   }
 
   std::string stream_close(const Generation& generation) override {
-    const GenerationResult& result = generation.result();
-    Json last = chunk(generation, "", finish_reason_text(result.reason));
-    if (generation.request().return_token_ids) last["choices"][0]["token_ids"] = result.tokens;
-    add_runtime_blocks(generation, last);
-    const bool separate = generation.request().include_usage;
-    if (!separate) last["usage"] = usage_block(generation);
-    std::string events = sse_event(last);
-    if (separate) {
-      Json usage = head(generation);
-      usage["choices"] = Json::array();
-      usage["usage"] = usage_block(generation);
-      events += sse_event(usage);
-    }
-    return events + kSseDone;
+    if (!generation.request().include_usage) return kSseDone;
+    Json usage = head(generation);
+    usage["choices"] = Json::array();
+    usage["usage"] = usage_block(generation);
+    return sse_event(usage) + kSseDone;
   }
 
   std::string stream_error(const std::string& message) override {
@@ -113,23 +116,56 @@ class CompletionFormat final : public ReplyFormat {
   }
 
  private:
+  struct StreamedChoice {
+    bool echoed = false;
+    LogprobLists lists;
+  };
+
+  static Json whole_choice(const Generation& generation, int index) {
+    const GenerationResult& result = generation.result(index);
+    Json entry = {{"text", echoed_prompt(generation) + result.content},
+                  {"index", index},
+                  {"finish_reason", finish_reason_text(result.reason)},
+                  {"logprobs", nullptr}};
+    if (generation.request().logprobs_top >= 0) {
+      const Tokenizer& tokenizer = *generation.model().tokenizer;
+      LogprobLists lists;
+      lists.add(tokenizer, result.prompt_records);
+      lists.add(tokenizer, result.records);
+      entry["logprobs"] = lists.take();
+    }
+    add_choice_facts(generation, index, entry);
+    return entry;
+  }
   Json head(const Generation& generation) const {
     return {{"id", generation.request().id},
             {"object", "text_completion"},
             {"created", created_},
             {"model", generation.request().model}};
   }
-  static Json choice(std::string text, const char* finish) {
-    Json entry = {{"text", std::move(text)}, {"index", 0}, {"finish_reason", nullptr}, {"logprobs", nullptr}};
-    if (finish != nullptr) entry["finish_reason"] = finish;
-    return entry;
-  }
-  Json chunk(const Generation& generation, std::string text, const char* finish) const {
+  Json chunk(const Generation& generation, int index, std::string text, const std::vector<TokenRecord>& records) {
+    Json choice = {{"text", std::move(text)}, {"index", index}, {"finish_reason", nullptr}, {"logprobs", nullptr}};
+    if (!records.empty()) {
+      LogprobLists& lists = streamed_.at(static_cast<std::size_t>(index)).lists;
+      lists.add(*generation.model().tokenizer, records);
+      choice["logprobs"] = lists.take();
+    }
     Json reply = head(generation);
-    reply["choices"] = Json::array({choice(std::move(text), finish)});
+    reply["choices"] = Json::array({std::move(choice)});
     return reply;
   }
+  Json last_chunk(const Generation& generation, const ReplyPiece& piece, const std::vector<TokenRecord>& records) {
+    const GenerationResult& result = generation.result(piece.choice);
+    Json last = chunk(generation, piece.choice, "", records);
+    last["choices"][0]["finish_reason"] = finish_reason_text(result.reason);
+    if (generation.request().return_token_ids) last["choices"][0]["token_ids"] = result.tokens;
+    add_stop_sequence(result, last);
+    add_runtime_blocks(generation, piece.choice, last);
+    if (piece.ends_reply && !generation.request().include_usage) last["usage"] = usage_block(generation);
+    return last;
+  }
 
+  std::vector<StreamedChoice> streamed_;
   std::int64_t created_ = unix_seconds_now();
 };
 

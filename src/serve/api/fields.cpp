@@ -1,6 +1,7 @@
 // Field readers; see fields.h.
 #include "serve/api/fields.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -12,6 +13,9 @@ namespace tensorfold {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr double kLogitBiasMax = 100.0;
+constexpr std::size_t kShownKeyBytes = 40;
 
 std::string_view trim(std::string_view text) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
@@ -66,15 +70,6 @@ bool asks_for_nothing(const Json& value) {
   throw field_error(field, "not supported by this server yet; leave it out");
 }
 
-void refuse_numbers(const Fields& fields) {
-  for (const char* name : {"presence_penalty", "frequency_penalty"}) {
-    if (fields.number(name).value_or(0.0) != 0.0) refuse_unbuilt(name);
-  }
-  if (fields.number("repetition_penalty").value_or(1.0) != 1.0) refuse_unbuilt("repetition_penalty");
-  if (fields.integer("n").value_or(1) != 1) throw field_error("n", "only 1 reply for each request is supported");
-  if (fields.integer("best_of").value_or(1) != 1) throw field_error("best_of", "only 1 is supported");
-}
-
 void refuse_tools(const Fields& fields) {
   const Json* choice = fields.find("tool_choice");
   if (choice != nullptr && !choice->is_string() && !choice->is_object()) {
@@ -96,10 +91,8 @@ void refuse_tools(const Fields& fields) {
 }
 
 void refuse_formats(const Fields& fields) {
-  for (const char* name : {"logit_bias", "suffix"}) {
-    const Json* value = fields.find(name);
-    if (value != nullptr && !asks_for_nothing(*value)) refuse_unbuilt(name);
-  }
+  const Json* suffix = fields.find("suffix");
+  if (suffix != nullptr && !asks_for_nothing(*suffix)) refuse_unbuilt("suffix");
   if (const Json* modalities = fields.array("modalities")) {
     if (modalities->size() != 1 || modalities->front() != "text")
       throw field_error("modalities", "only [\"text\"] is supported");
@@ -125,6 +118,14 @@ std::optional<double> Fields::number(std::string_view name) const {
   if (value->is_string()) number = parse_number(value->get_ref<const std::string&>());
   if (!number || !std::isfinite(*number)) throw field_error(full_name(name), "must be a finite number");
   return number;
+}
+
+std::optional<double> Fields::number(std::string_view name, double minimum, double maximum) const {
+  const std::optional<double> value = number(name);
+  if (value && (*value < minimum || *value > maximum)) {
+    throw field_error(full_name(name), fmt::format("must be between {} and {}", minimum, maximum));
+  }
+  return value;
 }
 
 std::optional<std::int64_t> Fields::integer(std::string_view name) const {
@@ -178,6 +179,36 @@ std::optional<std::uint64_t> Fields::seed(std::string_view name) const {
   return double_modulo_2_64(*number);
 }
 
+std::vector<TokenBias> Fields::token_biases(std::string_view name, std::int32_t vocabulary_size) const {
+  const Json* value = object(name);
+  std::vector<TokenBias> biases;
+  if (value == nullptr) return biases;
+  if (value->size() > limits::kLogitBiasTokensMax) {
+    throw field_error(full_name(name), fmt::format("at most {} tokens", limits::kLogitBiasTokensMax));
+  }
+  for (const auto& [key, item] : value->items()) {
+    std::int32_t token = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token < 0 || token >= vocabulary_size) {
+      throw field_error(full_name(name), fmt::format("'{}' is not a token id: ids are 0 to {}",
+                                                     key.substr(0, kShownKeyBytes), vocabulary_size - 1));
+    }
+    std::optional<double> bias;
+    if (item.is_number()) bias = item.get<double>();
+    if (item.is_string()) bias = parse_number(item.get_ref<const std::string&>());
+    if (!bias || !(std::fabs(*bias) <= kLogitBiasMax)) {
+      throw field_error(full_name(name), fmt::format("the bias of token {} must be a number from -100 to 100", token));
+    }
+    biases.push_back({token, *bias});
+  }
+  std::sort(biases.begin(), biases.end(), [](const TokenBias& a, const TokenBias& b) { return a.token < b.token; });
+  for (std::size_t i = 1; i < biases.size(); ++i) {
+    if (biases[i].token != biases[i - 1].token) continue;
+    throw field_error(full_name(name), fmt::format("names token {} twice", biases[i].token));
+  }
+  return biases;
+}
+
 std::vector<std::string> Fields::stop_strings(std::string_view name) const {
   const Json* value = find(name);
   std::vector<std::string> stops;
@@ -207,7 +238,6 @@ std::vector<std::string> Fields::stop_strings(std::string_view name) const {
 
 void refuse_unbuilt_fields(const Json& body) {
   const Fields fields(body);
-  refuse_numbers(fields);
   refuse_tools(fields);
   refuse_formats(fields);
 }

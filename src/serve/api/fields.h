@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/sampling_rule.h"
+
 namespace tensorfold {
 
 class Fields {
@@ -21,6 +23,7 @@ class Fields {
   /// The value, or null when absent or JSON null.
   const nlohmann::ordered_json* find(std::string_view name) const;
   std::optional<double> number(std::string_view name) const;
+  std::optional<double> number(std::string_view name, double minimum, double maximum) const;
   std::optional<std::int64_t> integer(std::string_view name) const;  // saturates beyond 64 bits
   std::optional<bool> boolean(std::string_view name) const;
   std::optional<std::string> string(std::string_view name) const;
@@ -28,6 +31,8 @@ class Fields {
   const nlohmann::ordered_json* array(std::string_view name) const;
   /// An integer of any size, modulo 2^64; negatives as two's complement.
   std::optional<std::uint64_t> seed(std::string_view name) const;
+  /// {"id": bias}, ascending by id: ids of the vocabulary, biases from -100 to 100.
+  std::vector<TokenBias> token_biases(std::string_view name, std::int32_t vocabulary_size) const;
   /// A nonempty string or a list of nonempty strings.
   std::vector<std::string> stop_strings(std::string_view name) const;
 

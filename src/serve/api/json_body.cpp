@@ -12,6 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::size_t kShownFieldBytes = 64;
+
 class BoundedBuilder : public nlohmann::json_sax<Json> {
  public:
   BoundedBuilder(Json& root, std::string_view name) : root_(root), name_(name) {}
@@ -35,8 +37,10 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   bool key(string_t& value) override {
     Json& object = *stack_.back();
     if (object.size() >= limits::kJsonObjectKeysMax) {
+      if (stack_.size() == 1) field_.clear();
       return refuse(fmt::format("an object has more than {} keys", limits::kJsonObjectKeysMax));
     }
+    if (stack_.size() == 1) field_ = value.substr(0, kShownFieldBytes);
     member_ = &object[value];  // a repeated key: the last value wins
     in_seed_ = stack_.size() == 1 && value == "seed";
     return true;
@@ -46,6 +50,11 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   }
 
   const std::string& problem() const { return problem_; }
+  /// A refusal that names the top-level field in which it happened.
+  ApiError error() const {
+    if (field_.empty()) return ApiError(400, "invalid_request_error", problem_);
+    return field_error(field_, problem_);
+  }
 
  private:
   Json* place(Json&& value) {
@@ -88,6 +97,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   Json* member_ = nullptr;
   bool in_seed_ = false;  // the next value is the top level's "seed"
   std::string problem_;
+  std::string field_;  // the top level's last key
 };
 
 bool is_blank(std::string_view text) {
@@ -107,7 +117,9 @@ Json parse_json_text(std::string_view text, std::string_view name) {
 
 Json parse_json_body(std::string_view body) {
   if (is_blank(body)) return Json::object();
-  Json root = parse_json_text(body, "the request body");
+  Json root;
+  BoundedBuilder builder(root, "the request body");
+  if (!Json::sax_parse(body.begin(), body.end(), &builder)) throw builder.error();
   if (!root.is_object()) throw ApiError(400, "invalid_request_error", "the request body must be a JSON object");
   return root;
 }

@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <vector>
 
 #include "serve/api/json_body.h"
 
@@ -46,6 +49,57 @@ Json optional_number(const std::optional<double>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+/// Sums over the choices that a block speaks of.
+struct RunTally {
+  std::int64_t choices = 0, tokens = 0, rounds = 0, drafted = 0, accepted = 0;
+  std::int32_t rows_min = 0;
+  double decode_seconds = 0.0;  // of the longest
+  std::array<std::int64_t, kDraftKindCount> drafted_by{}, accepted_by{};
+
+  void add(const GenerationResult& result) {
+    const StreamStatistics& statistics = result.statistics;
+    ++choices;
+    tokens += static_cast<std::int64_t>(result.tokens.size());
+    rounds += statistics.rounds;
+    drafted += statistics.drafted;
+    accepted += statistics.accepted;
+    decode_seconds = std::max(decode_seconds, statistics.decode_seconds);
+    if (statistics.rows_min > 0)
+      rows_min = rows_min == 0 ? statistics.rows_min : std::min(rows_min, statistics.rows_min);
+    for (std::size_t kind = 0; kind < kDraftKindCount; ++kind) {
+      drafted_by[kind] += statistics.by_source[kind].drafted;
+      accepted_by[kind] += statistics.by_source[kind].accepted;
+    }
+  }
+};
+
+double ratio(std::int64_t part, std::int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
+/// Draft sources that the engine has, or that drafted.
+Json sources_block(const Generation& generation, const RunTally& tally) {
+  const std::vector<std::string>& known = generation.model().engine->facts().draft_kinds;
+  Json sources = Json::object();
+  for (std::size_t kind = 0; kind < kDraftKindCount; ++kind) {
+    const char* name = draft_kind_name(static_cast<DraftKind>(kind));
+    if (tally.drafted_by[kind] == 0 && std::find(known.begin(), known.end(), name) == known.end()) continue;
+    sources[name] = {{"drafted", tally.drafted_by[kind]},
+                     {"accepted", tally.accepted_by[kind]},
+                     {"acceptance_rate", ratio(tally.accepted_by[kind], tally.drafted_by[kind])}};
+  }
+  return sources;
+}
+
+Json speculative_block(const Generation& generation, const RunTally& tally) {
+  return {{"rounds", tally.rounds},
+          {"drafted", tally.drafted},
+          {"accepted", tally.accepted},
+          {"acceptance_rate", ratio(tally.accepted, tally.drafted)},
+          {"tokens_per_round", ratio(tally.tokens, tally.rounds)},
+          {"sources", sources_block(generation, tally)}};
+}
+
 }  // namespace
 
 std::int64_t unix_seconds_now() {
@@ -57,45 +111,65 @@ const char* finish_reason_text(FinishReason reason) {
 }
 
 Json usage_block(const Generation& generation) {
-  const GenerationResult& result = generation.result();
   const std::size_t prompt = generation.prompt_tokens().size();
+  std::size_t completion = 0;
+  std::int64_t reasoning = 0;
+  std::int32_t cached = generation.result().statistics.cached_tokens;
+  for (int choice = 0; choice < generation.choice_count(); ++choice) {
+    const GenerationResult& result = generation.result(choice);
+    completion += result.tokens.size();
+    reasoning += result.reasoning_tokens;
+    cached = std::min(cached, result.statistics.cached_tokens);  // what none of them had to compute
+  }
   return {{"prompt_tokens", prompt},
-          {"completion_tokens", result.tokens.size()},
-          {"total_tokens", prompt + result.tokens.size()},
-          {"prompt_tokens_details", {{"cached_tokens", result.statistics.cached_tokens}}},
-          {"completion_tokens_details", {{"reasoning_tokens", result.reasoning_tokens}}}};
+          {"completion_tokens", completion},
+          {"total_tokens", prompt + completion},
+          {"prompt_tokens_details", {{"cached_tokens", cached}}},
+          {"completion_tokens_details", {{"reasoning_tokens", reasoning}}}};
 }
 
-void add_runtime_blocks(const Generation& generation, Json& reply) {
-  const GenerationResult& result = generation.result();
-  const StreamStatistics& statistics = result.statistics;
-  const double seconds = statistics.decode_seconds;
-  const std::size_t tokens = result.tokens.size();
-  const double rate = tokens > 1 && seconds > 0 ? static_cast<double>(tokens - 1) / seconds : 0.0;
+void add_runtime_blocks(const Generation& generation, std::optional<int> choice, Json& reply) {
+  const int first = choice.value_or(0), last = choice.value_or(generation.choice_count() - 1);
+  RunTally tally;
+  for (int index = first; index <= last; ++index) tally.add(generation.result(index));
+  const GenerationResult& result = generation.result(first);
+  const Json speculative = speculative_block(generation, tally);
+  const double rate = tally.tokens > tally.choices && tally.decode_seconds > 0
+                          ? static_cast<double>(tally.tokens - tally.choices) / tally.decode_seconds
+                          : 0.0;
   Json effort = generation.effort() ? Json(*generation.effort()) : Json(nullptr);
   if (!generation.thinking()) effort = "none";
-  const Json speculative = {
-      {"rounds", statistics.rounds},
-      {"drafted", statistics.drafted},
-      {"accepted", statistics.accepted},
-      {"acceptance_rate", statistics.drafted > 0 ? static_cast<double>(statistics.accepted) / statistics.drafted : 0.0},
-      {"tokens_per_round", statistics.rounds > 0 ? static_cast<double>(tokens) / statistics.rounds : 0.0}};
   Json block = {{"enable_thinking", generation.thinking()},
                 {"reasoning_effort", effort},
                 {"engine", "cpp"},
                 {"tokens_per_second", rate},
-                {"seconds", seconds},
-                {"prefill_seconds", statistics.prefill_seconds},
+                {"seconds", tally.decode_seconds},
+                {"queue_seconds", result.statistics.queue_seconds},
+                {"prefill_seconds", result.statistics.prefill_seconds},
+                {"prefill_widths", result.statistics.prefill_widths},
                 {"time_to_first_token", optional_number(result.time_to_first_token_seconds)},
-                {"sampling", generation.sampling().temperature > 0 ? "exact" : "greedy"},
-                {"seed", generation.sampling().seed},
+                {"sampling", generation.sampling(first).temperature > 0 ? "exact" : "greedy"},
+                {"seed", generation.sampling(first).seed},
                 {"drafts", generation.request().drafts},
-                {"token_sha", result.token_sha}};
+                {"token_sha", result.token_sha},
+                {"min_rows", tally.rows_min}};
   for (const auto& [name, value] : speculative.items()) block[name] = value;
   reply["exact_mode"] = "exact";
-  if (result.stop_sequence) reply["stop_sequence"] = *result.stop_sequence;
   reply["tensorfold"] = std::move(block);
   reply["speculative"] = speculative;
+}
+
+void add_choice_facts(const Generation& generation, int choice, Json& entry) {
+  const GenerationResult& result = generation.result(choice);
+  if (generation.request().return_token_ids) entry["token_ids"] = result.tokens;
+  if (generation.choice_count() == 1) return;
+  entry["seed"] = generation.sampling(choice).seed;
+  entry["token_sha"] = result.token_sha;
+  add_stop_sequence(result, entry);
+}
+
+void add_stop_sequence(const GenerationResult& result, Json& object) {
+  if (result.stop_sequence) object["stop_sequence"] = *result.stop_sequence;
 }
 
 std::string sse_event(const Json& json) {

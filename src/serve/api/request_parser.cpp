@@ -1,6 +1,7 @@
 // See request_parser.h. Field rules: api.md 3.4 and 3.6.
 #include "serve/api/request_parser.h"
 
+#include "base/limits.h"
 #include "serve/api/fields.h"
 #include "serve/api/json_body.h"
 #include "serve/api/structured_fields.h"
@@ -15,16 +16,21 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kTopLogprobsMax = 20;
+constexpr double kPenaltyMax = 2.0;
 constexpr std::size_t kIdDigits = 32;
 
-void parse_sampling(const Fields& fields, GenerationRequest& request) {
+void parse_sampling(const Fields& fields, std::int32_t vocabulary_size, GenerationRequest& request) {
   request.temperature = fields.number("temperature");
   request.top_p = fields.number("top_p");
   request.top_k = fields.integer("top_k");
-  request.min_p = fields.number("min_p");
-  if (request.min_p && (*request.min_p < 0.0 || *request.min_p > 1.0)) {
-    throw field_error("min_p", "must be between 0 and 1");
+  request.min_p = fields.number("min_p", 0.0, 1.0);
+  request.presence_penalty = fields.number("presence_penalty", -kPenaltyMax, kPenaltyMax);
+  request.frequency_penalty = fields.number("frequency_penalty", -kPenaltyMax, kPenaltyMax);
+  request.repetition_penalty = fields.number("repetition_penalty");
+  if (request.repetition_penalty && *request.repetition_penalty <= 0.0) {
+    throw field_error("repetition_penalty", "must be above 0");
   }
+  request.logit_bias = fields.token_biases("logit_bias", vocabulary_size);
   request.seed = fields.seed("seed");
   request.stop = fields.stop_strings("stop");
   request.ignore_eos = fields.boolean("ignore_eos").value_or(false);
@@ -43,11 +49,24 @@ void parse_max_tokens(const Fields& fields, GenerationRequest& request, bool zer
   if (zero && zero_counts && !request.max_tokens) request.max_tokens = 0;
 }
 
-void parse_common(const Json& body, GenerationRequest& request) {
+/// n, and best_of where it asks for nothing more.
+void parse_choices(const Fields& fields, GenerationRequest& request) {
+  const std::int64_t choices = fields.integer("n").value_or(1);
+  if (choices < 1 || choices > limits::kChoicesMax) {
+    throw field_error("n", fmt::format("must be between 1 and {}", limits::kChoicesMax));
+  }
+  request.choices = static_cast<int>(choices);
+  if (fields.integer("best_of").value_or(choices) != choices) {
+    throw field_error("best_of", "must equal n: all replies that are drawn are returned");
+  }
+}
+
+void parse_common(const Json& body, const ParseContext& context, GenerationRequest& request) {
   refuse_unbuilt_fields(body);
   const Fields fields(body);
   request.model = fields.string("model").value_or("");
-  parse_sampling(fields, request);
+  parse_sampling(fields, context.vocabulary_size, request);
+  parse_choices(fields, request);
   request.grammar = parse_structured_fields(body);
   request.thinking_budget = fields.integer("thinking_budget");
   if (request.thinking_budget.value_or(0) < 0) throw field_error("thinking_budget", "must not be negative");
@@ -67,8 +86,6 @@ void parse_chat_logprobs(const Fields& fields, GenerationRequest& request) {
   if (top && (*top < 0 || *top > kTopLogprobsMax)) throw field_error("top_logprobs", "must be between 0 and 20");
   if (top && *top > 0 && !wanted) throw field_error("top_logprobs", "needs \"logprobs\": true");
   if (!wanted) return;
-  if (request.stream) throw field_error("logprobs", "not supported in a streamed reply; set \"stream\": false");
-  if (!request.stop.empty()) throw field_error("logprobs", "not supported together with stop strings");
   request.logprobs_top = static_cast<int>(top.value_or(0));
 }
 
@@ -81,13 +98,13 @@ void check_messages(const Json& messages) {
   }
 }
 
-GenerationRequest chat_from(const Json& body) {
+GenerationRequest chat_from(const Json& body, const ParseContext& context) {
   GenerationRequest request;
   request.is_chat = true;
   request.id = "chatcmpl-" + random_hex(kIdDigits);
   const Json* messages = Fields(body).array("messages");
   if (messages == nullptr || messages->empty()) throw field_error("messages", "must be a nonempty list");
-  parse_common(body, request);
+  parse_common(body, context, request);
   parse_max_tokens(Fields(body), request, false);
   parse_chat_logprobs(Fields(body), request);
   parse_template_fields(body, request);
@@ -132,7 +149,6 @@ void parse_completion_logprobs(const Fields& fields, GenerationRequest& request)
   if (value == nullptr) return;
   const std::optional<std::int64_t> top = fields.integer("logprobs");
   if (*top < 0 || *top > kTopLogprobsMax) throw field_error("logprobs", "must be between 0 and 20");
-  if (request.stream) throw field_error("logprobs", "not supported in a streamed reply; set \"stream\": false");
   request.logprobs_top = static_cast<int>(*top);
 }
 
@@ -164,17 +180,17 @@ void parse_template_fields(const Json& body, GenerationRequest& request) {
   }
 }
 
-GenerationRequest parse_chat_request(std::string_view body, const ParseContext&) {
-  return chat_from(parse_json_body(body));
+GenerationRequest parse_chat_request(std::string_view body, const ParseContext& context) {
+  return chat_from(parse_json_body(body), context);
 }
 
 GenerationRequest parse_completion_request(std::string_view body, const ParseContext& context) {
   const Json json = parse_json_body(body);
   const Json* messages = Fields(json).find("messages");
-  if (messages != nullptr && messages->is_array() && !messages->empty()) return chat_from(json);
+  if (messages != nullptr && messages->is_array() && !messages->empty()) return chat_from(json, context);
   GenerationRequest request;
   request.id = "cmpl-" + random_hex(kIdDigits);
-  parse_common(json, request);
+  parse_common(json, context, request);
   parse_max_tokens(Fields(json), request, true);
   parse_prompt(json, context, request);
   request.add_special_tokens = Fields(json).boolean("add_special_tokens").value_or(true);

@@ -1,0 +1,127 @@
+// `tensorfold verify MODEL`: the fold test as a user's command. Draws random schedules over the served engine and
+// compares every committed row's logits, bit for bit, with a plain one-row-at-a-time run of the same model. What is
+// compared and how is engine/verify's; here are the flags, the progress and the two ways of printing a report.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/temporary_folder.h"
+#include "checkpoint/checkpoint.h"
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/model_options.h"
+#include "cli/progress.h"
+#include "engine/verify/borrowed_model.h"
+#include "engine/verify/fold.h"
+#include "hub/resolve.h"
+#include "model/load.h"
+#include "serve/load_served_model.h"
+
+namespace tensorfold::cli {
+namespace {
+
+constexpr std::int64_t kSchedulesDefault = 20;
+constexpr std::int64_t kCachedUnitsMax = 512;  // pages and states of a schedule's prompt cache
+constexpr std::uint64_t kSmallModelBytes = 64ull << 20;
+
+std::shared_ptr<LanguageModel> load(const ServedModelOptions& options, ProgressLine& progress) {
+  LoadOptions load_options;
+  load_options.progress = [&progress](double fraction, const std::string& what) { progress.show(fraction, what); };
+  const auto checkpoint = Checkpoint::open(resolve_model(options.model));
+  return load_language_model(checkpoint, make_backend(options), load_options);
+}
+
+/// Schedules as wide as the model is small: a plain run feeds one row a pass.
+fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts, const std::string& learn_folder) {
+  fold::Options options;
+  options.schedules = static_cast<std::int32_t>(arguments.integer("--schedules").value_or(kSchedulesDefault));
+  options.seed = seed_from(arguments.text("--seed").value_or("1"));
+  options.reply_tokens_max = 64;
+  if (facts.packed_weight_bytes > kSmallModelBytes) {
+    options.streams_max = 6;
+    options.prompt_tokens_max = 80;
+    options.reply_tokens_max = 16;
+  }
+  options.waves = 3;
+  options.learn_folder = learn_folder;
+  for (const CacheGroup& group : facts.groups) {
+    options.prompt_cache_bytes_max += kCachedUnitsMax * static_cast<std::int64_t>(group.page_bytes + group.slot_bytes);
+  }
+  options.prompt_tokens_max = std::min(options.prompt_tokens_max, facts.context_max / 2);
+  options.reply_tokens_max = std::min(options.reply_tokens_max, facts.context_max / 4);
+  return options;
+}
+
+nlohmann::ordered_json report_json(const std::string& model, const ModelFacts& facts, const fold::Options& options,
+                                   const fold::Report& report) {
+  nlohmann::ordered_json json = {{"model", model},
+                                 {"family", facts.family},
+                                 {"backend", facts.backend},
+                                 {"path", facts.backend_path},
+                                 {"arithmetic_version", facts.arithmetic_version},
+                                 {"seed", options.seed},
+                                 {"schedules", report.schedules},
+                                 {"streams", report.streams},
+                                 {"rows", report.rows_compared},
+                                 {"tokens", report.tokens_compared},
+                                 {"differing_bits", report.differing_bits},
+                                 {"failures", report.failures},
+                                 {"mechanisms", fold::mechanisms(report)}};
+  if (report.failures > 0) json["first_failure"] = report.first_failure;
+  return json;
+}
+
+std::string report_text(const ModelFacts& facts, const fold::Report& report) {
+  std::string text = fmt::format("{} on {} ({}), arithmetic version {}\n", facts.family_title, facts.backend,
+                                 facts.backend_path, facts.arithmetic_version);
+  text += fmt::format("schedules: {}\nstreams: {}\nrows compared: {}\ntokens compared: {}\ndiffering bits: {}\n",
+                      report.schedules, report.streams, report.rows_compared, report.tokens_compared,
+                      report.differing_bits);
+  text += "mechanisms:\n";
+  for (const auto& [name, count] : fold::mechanisms(report)) text += fmt::format("  {:<28} {:>10}\n", name, count);
+  if (report.failures > 0) {
+    text += fmt::format("failures: {}\nfirst failure: {}\n", report.failures, report.first_failure);
+    text += "Please report this with the model and the line above: the same seed shows it again.\n";
+  } else if (report.passed()) {
+    text += "Every committed row equals the one-row-at-a-time run.\n";
+  } else {
+    text += "Nothing was compared.\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+int run_verify(const std::vector<std::string>& words) {
+  const Arguments arguments = parse_arguments(kVerify, words);
+  if (arguments.help()) {
+    std::fputs(help_text(kVerify).c_str(), stdout);
+    return 0;
+  }
+  log_initialise("error");  // what schedules do to an engine on purpose is no news
+  ProgressLine progress;
+  const std::shared_ptr<LanguageModel> model = load(model_options(arguments), progress);
+  const ModelFacts facts = model->facts();
+  const TemporaryFolder learned;
+  fold::Options options = fold_options(arguments, facts, learned.path().string());
+  options.progress = [&](std::int32_t done) {
+    progress.show(static_cast<double>(done) / options.schedules,
+                  fmt::format("schedule {} of {}", done, options.schedules));
+  };
+  // One copy of the weights serves the plain run and then the engine of each schedule.
+  const fold::Report report =
+      fold::run([&](std::int32_t) { return std::make_unique<fold::BorrowedModel>(model); }, options);
+  progress.clear();
+  if (arguments.has("--json")) {
+    std::printf("%s\n", report_json(arguments.model(), facts, options, report).dump().c_str());
+  } else {
+    std::fputs(report_text(facts, report).c_str(), stdout);
+  }
+  return report.passed() ? 0 : 1;
+}
+
+}  // namespace tensorfold::cli
