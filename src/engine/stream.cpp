@@ -55,6 +55,8 @@ void Stream::resume(std::int32_t position) {
 void Stream::advance_prompt(std::int32_t rows, Clock::time_point now) {
   TF_ASSERT(phase_ == Phase::kPrompt && rows <= prompt_rows_left());
   is_in_pass = false;
+  // What is computed wasn't restored, whatever an earlier life of a preempted stream found kept.
+  statistics_.cached_tokens = std::min(statistics_.cached_tokens, fed_);
   fed_ += rows;
   replay_rows_.clear();
   if (statistics_.prefill_widths.size() < limits::kPrefillWidthsMax) statistics_.prefill_widths.push_back(rows);
