@@ -1,6 +1,7 @@
 // Entry point: picks the command, and turns what it throws into messages and exit statuses (api.md 1.1).
 #include <cstdio>
 #include <exception>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -30,10 +31,11 @@ std::string summary() {
 struct Entry {
   const char* name;
   int (*run)(const std::vector<std::string>&);
+  std::optional<Command> command = std::nullopt;  // of the flag table; absent: it has no flags there
 };
-constexpr Entry kCommands[] = {
-    {"serve", run_serve},   {"info", run_info},       {"chat", run_chat},
-    {"verify", run_verify}, {"convert", run_convert}, {"capabilities", run_capabilities}};
+constexpr Entry kCommands[] = {{"serve", run_serve, kServe},       {"info", run_info, kInfo},
+                               {"chat", run_chat, kChat},          {"verify", run_verify, kVerify},
+                               {"convert", run_convert, kConvert}, {"capabilities", run_capabilities}};
 
 /// Commands of the API reference that this build doesn't have.
 constexpr const char* kUnbuiltCommands[] = {"models",  "pull", "benchmark", "web",     "slide", "update",
@@ -53,9 +55,8 @@ int dispatch(const std::string& command, const std::vector<std::string>& words) 
     try {
       return entry.run(words);
     } catch (const UsageError& error) {
-      const char* operands = entry.run == run_convert ? "IN OUT" : "MODEL";
-      std::fprintf(stderr, "usage: tensorfold %s %s [flags]\ntensorfold %s: error: %s\n", entry.name, operands, entry.name,
-                   error.what());
+      if (entry.command) std::fprintf(stderr, "%s\n", usage_line(*entry.command).c_str());
+      std::fprintf(stderr, "tensorfold %s: error: %s\n", entry.name, error.what());
       return kUsage;
     }
   }
