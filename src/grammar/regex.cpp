@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/limits.h"
+#include "grammar/hexadecimal_escape.h"
 #include "grammar/utf8.h"
 
 namespace tensorfold {
@@ -274,17 +275,8 @@ class Parser {
   }
 
   std::uint32_t parse_hexadecimal(int length) {
-    std::uint32_t value = 0;
-    for (int i = 0; i < length; ++i) {
-      const std::uint32_t digit = take_character("a cut escape");
-      const bool is_digit = digit >= '0' && digit <= '9';
-      const bool is_letter = (digit | 0x20) >= 'a' && (digit | 0x20) <= 'f';
-      if (!is_digit && !is_letter) refuse("an escape with something else than hexadecimal digits");
-      value = value * 16 + (is_digit ? digit - '0' : (digit | 0x20) - 'a' + 10);
-      if (value > 0x10ffff) refuse("an escape beyond the last character");
-    }
-    if (value >= 0xd800 && value <= 0xdfff) refuse("half of a surrogate pair: write the character itself");
-    return value;
+    return parse_hexadecimal_escape(
+        length, [this](const char* what) { return take_character(what); }, [this](const char* what) { refuse(what); });
   }
 
   CharacterSet parse_class() {
