@@ -2,6 +2,7 @@
 // owners, full and broken disks, two users of one folder, kill -9 while it writes. Whatever happens, replies are those
 // of a fresh engine.
 #include "engine/cache/disk_store.h"
+#include "base/temporary_folder.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -37,11 +38,6 @@ namespace fs = std::filesystem;
 /// A folder of its own that goes with the test.
 class Folder {
  public:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "tensorfold-learn-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
   const std::string& path() const { return path_; }
   std::vector<fs::path> states() const {
     std::vector<fs::path> files;
@@ -58,7 +54,8 @@ class Folder {
   }
 
  private:
-  std::string path_;
+  TemporaryFolder folder_;
+  std::string path_ = folder_.path().string();
 };
 
 std::vector<char> read_file(const fs::path& path) {

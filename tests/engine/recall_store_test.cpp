@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "base/limits.h"
+#include "base/temporary_folder.h"
 
 namespace tensorfold {
 namespace {
@@ -40,15 +41,6 @@ Tokens random_text(std::size_t length, std::uint64_t seed) {
 
 class RecallStoreTest : public ::testing::Test {
  protected:
-  RecallStoreTest() {
-    std::string pattern = (fs::temp_directory_path() / "recall_test_XXXXXX").string();
-    root_ = ::mkdtemp(pattern.data());
-  }
-  ~RecallStoreTest() override {
-    std::error_code ignored;
-    fs::remove_all(root_, ignored);
-  }
-
   RecallOptions options() const {
     RecallOptions options;
     options.folder = root_ / "recall";
@@ -72,7 +64,8 @@ class RecallStoreTest : public ::testing::Test {
     return bytes;
   }
 
-  fs::path root_;
+  const TemporaryFolder temporary_;
+  const fs::path root_ = temporary_.path();
 };
 
 Tokens continuation(const RecallStore& store, const RecallScope& scope, std::span<const std::int32_t> text,

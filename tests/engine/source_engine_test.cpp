@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/limits.h"
+#include "base/temporary_folder.h"
 #include "engine/draft/recall_store.h"
 #include "fake_heads.h"
 #include "stream_probe.h"
@@ -342,14 +343,6 @@ TEST(BothDrafters, TakeTurnsAndStayCurrent) {
 
 class RecallEngine : public ::testing::Test {
  protected:
-  RecallEngine() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "recall_engine_XXXXXX").string();
-    root_ = ::mkdtemp(pattern.data());
-  }
-  ~RecallEngine() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
   std::shared_ptr<RecallStore> open_store() const {
     RecallOptions options;
     options.folder = root_;
@@ -380,7 +373,8 @@ class RecallEngine : public ::testing::Test {
     return request;
   }
 
-  std::filesystem::path root_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path root_ = temporary_.path();
 };
 
 TEST_F(RecallEngine, ASecondRequestDraftsFromTheFirstAlsoAfterARestart) {
