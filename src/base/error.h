@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "base/assert.h"
+
 namespace tensorfold {
 
 enum class ErrorCode {
@@ -34,10 +36,4 @@ template <typename... Args>
   throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-[[noreturn]] void assert_failed(const char* expression, const char* file, int line);
-
 }  // namespace tensorfold
-
-// Always on: the checks guard invariants whose breach would emit wrong tokens, and they sit outside inner loops.
-#define TF_ASSERT(expression) \
-  ((expression) ? (void)0 : ::tensorfold::assert_failed(#expression, __FILE__, __LINE__))

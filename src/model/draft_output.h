@@ -26,7 +26,11 @@ class DraftOutput {
   /// The id of entry `index` of a row; ascending.
   std::int32_t id(std::int32_t index) const;
   /// Logits [rows, size()] of final-normed rows, in host memory, valid until the next call.
-  const float* run(const ops::Activation* normed, std::int64_t rows) { return head_.run(normed, rows); }
+  const float* run(const ops::Activation* normed, std::int64_t rows) {
+    head_.reserve(rows);
+    head_.run(normed, rows);
+    return head_.read(rows);
+  }
   /// The same as rows of the whole vocabulary.
   const float* run_whole(const ops::Activation* normed, std::int64_t rows);
 

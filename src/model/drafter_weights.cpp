@@ -34,9 +34,9 @@ DrafterLayerWeights layer(TensorLoader& tensors, const DrafterLayer& description
   result.k_norm = tensors.norm(description.k_norm);
   result.query = tensors.linear(description.query);
   result.key_value = tensors.linear(description.key_value);
-  result.attention_output = tensors.linear(description.attention_output);
-  result.gate_up = tensors.linear(description.gate_up);
-  result.down = tensors.linear(description.down);
+  result.attention_output = tensors.linear(description.attention_output, LinearUse::kSplitColumns);
+  result.gate_up = tensors.linear(description.gate_up, LinearUse::kGateUp);
+  result.down = tensors.linear(description.down, LinearUse::kSplitColumns);
   result.attention_convolution = convolution(tensors, description.attention_convolution, hidden);
   result.feed_forward_convolution = convolution(tensors, description.feed_forward_convolution, hidden);
   return result;

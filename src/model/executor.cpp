@@ -21,6 +21,13 @@ LayerWidths widths(const ModelDescription& description, const LoadedDrafter* dra
   return result;
 }
 
+bool has_tree_replay(const std::vector<std::vector<ops::LaneSpan>>& spans) {
+  const auto has_tree = [](const auto& lanes) {
+    return std::any_of(lanes.begin(), lanes.end(), [](const ops::LaneSpan& span) { return span.replay_tree; });
+  };
+  return std::any_of(spans.begin(), spans.end(), has_tree);
+}
+
 }  // namespace
 
 /// What one pass needs beside the plan: the layers' view of its rows, and flat index lists.
@@ -32,6 +39,9 @@ struct Executor::Pass {
   std::vector<std::int32_t> hidden_rows;    // kept in backend memory
   std::vector<std::int32_t> returned_rows;  // of these, copied to the host
   std::vector<std::int32_t> tapped_rows;
+  // Each list is padded with its last row to a bucket; this many are meant.
+  std::size_t logits_count = 0, hidden_count = 0, tapped_count = 0;
+  std::int64_t row_count = 0;  // layers.rows, padded; tokens and positions beyond are zero and belong to no lane
 };
 
 Executor::~Executor() = default;
@@ -56,7 +66,7 @@ Executor::Executor(ModelDescription description, ModelWeights weights, std::uniq
   facts_.vocabulary_size = description_.vocabulary_size;
   facts_.hidden_size = static_cast<std::int32_t>(description_.hidden_size);
   facts_.context_max = description_.context_max;
-  facts_.pass_rows_max = limits::kPassRowsMax;
+  facts_.pass_rows_max = static_cast<std::int32_t>(backend_->info().pass_rows_max);
   facts_.window_rows_max = limits::kWideWindowRowsMax;
   facts_.packed_weight_bytes = weights_.packed_bytes + (drafter ? drafter->weights.packed_bytes : 0);
   facts_.groups = description_.cache_groups;
@@ -187,10 +197,7 @@ void Executor::settle(const PlanLane& lane) {
 }
 
 void Executor::replay_trees(const std::vector<std::vector<ops::LaneSpan>>& spans) {
-  const auto has_tree = [](const auto& lanes) {
-    return std::any_of(lanes.begin(), lanes.end(), [](const ops::LaneSpan& span) { return span.replay_tree; });
-  };
-  if (!std::any_of(spans.begin(), spans.end(), has_tree)) return;
+  if (!has_tree_replay(spans)) return;
   for (std::size_t index = 0; index < description_.layers.size(); ++index) {
     const auto* mixer = std::get_if<AttentionMixer>(&description_.layers[index].mixer);
     if (!mixer) continue;
@@ -245,18 +252,57 @@ Executor::Pass Executor::prepare(const RoundPlan& plan) {
       pass.layers.spans[group].back().parents = parents_of_lane[index];
     }
   }
+  pass.logits_count = pass.logits_rows.size();
+  pass.hidden_count = pass.hidden_rows.size();
+  pass.tapped_count = pass.tapped_rows.size();
+  pad(pass);
   return pass;
 }
 
-void Executor::run_head(const Pass& pass, ForwardResult& result) {
-  result.logits_rows = pass.logits_rows;
-  result.logits = nullptr;
-  const auto rows = static_cast<std::int64_t>(pass.logits_rows.size());
-  if (rows == 0) return;
-  backend_->rms_norm({runner_->residual(), description_.hidden_size, weights_.final_norm,
-                      description_.final_norm.epsilon, rows, description_.hidden_size, runner_->normed(),
-                      pass.logits_rows.data()});
-  result.logits = logits_->run(runner_->normed(), rows);
+void Executor::pad(Pass& pass) const {
+  const std::int64_t rows = pass.layers.rows;
+  pass.row_count = backend_->row_bucket(rows);
+  TF_ASSERT(pass.row_count >= rows && pass.row_count <= facts_.pass_rows_max);
+  pass.tokens.resize(static_cast<std::size_t>(pass.row_count), 0);
+  pass.layers.rope_positions.resize(static_cast<std::size_t>(pass.row_count), 0);
+  for (auto* list : {&pass.logits_rows, &pass.hidden_rows, &pass.tapped_rows}) {
+    if (list->empty()) continue;
+    const std::int64_t bucket = backend_->row_bucket(static_cast<std::int64_t>(list->size()));
+    list->resize(static_cast<std::size_t>(std::min(bucket, pass.row_count)), list->back());
+  }
+}
+
+ops::PassInputs Executor::inputs_of(const Pass& pass) const {
+  ops::PassInputs inputs;
+  inputs.rows = pass.layers.rows;
+  inputs.row_count = pass.row_count;
+  for (std::size_t group = 0; group < facts_.groups.size(); ++group) {
+    inputs.lanes.push_back({pass.layers.spans[group], facts_.groups[group].window});
+  }
+  for (const auto* list :
+       {&pass.tokens, &pass.layers.rope_positions, &pass.logits_rows, &pass.hidden_rows, &pass.tapped_rows}) {
+    inputs.ids.push_back(*list);
+  }
+  if (!observer_.on_layer && !observer_.on_experts) inputs.name = "model";
+  return inputs;
+}
+
+void Executor::reserve_outputs(const Pass& pass) {
+  const auto grow = [this](std::unique_ptr<ops::Buffer>& buffer, std::size_t bytes, const char* purpose) {
+    if (buffer && buffer->bytes() >= bytes) return;
+    buffer.reset();
+    buffer = backend_->allocate(bytes, purpose);
+  };
+  const auto hidden = static_cast<std::size_t>(description_.hidden_size);
+  if (!pass.hidden_rows.empty()) {
+    grow(hidden_.buffer, pass.hidden_rows.size() * hidden * sizeof(float), "hidden states for drafters");
+  }
+  if (!pass.tapped_rows.empty()) {
+    const std::size_t width = drafter_->description().taps.size() * hidden;
+    grow(taps_.buffer, pass.tapped_rows.size() * width * static_cast<std::size_t>(backend_->info().activation_bytes),
+         "tapped rows for the drafter");
+  }
+  logits_->reserve(static_cast<std::int64_t>(pass.logits_rows.size()));
 }
 
 // The residual stream after a layer that the drafter reads: columns of its context's input.
@@ -265,17 +311,11 @@ void Executor::keep_taps(std::int32_t layer, const Pass& pass) {
   const auto found = std::find(taps.begin(), taps.end(), layer);
   if (found == taps.end()) return;
   const std::int64_t hidden = description_.hidden_size, width = static_cast<std::int64_t>(taps.size()) * hidden;
-  const auto rows = static_cast<std::int64_t>(pass.tapped_rows.size());
-  const auto bytes = static_cast<std::size_t>(rows * width * backend_->info().activation_bytes);
-  if (!taps_.buffer || taps_.buffer->bytes() < bytes) {
-    TF_ASSERT(found == std::min_element(taps.begin(), taps.end()));  // the first of the pass, or what it kept is lost
-    taps_.buffer = backend_->allocate(bytes, "tapped rows for the drafter");
-  }
   ops::RoundRowsParams params;
   params.x = runner_->residual();
   params.x_stride = hidden;
   params.row_index = pass.tapped_rows.data();
-  params.rows = rows;
+  params.rows = static_cast<std::int64_t>(pass.tapped_rows.size());
   params.width = hidden;
   params.out = ops::activation_at(backend_->info(), static_cast<ops::Activation*>(taps_.buffer->data()),
                                   (found - taps.begin()) * hidden);
@@ -283,47 +323,12 @@ void Executor::keep_taps(std::int32_t layer, const Pass& pass) {
   backend_->round_rows(params);
 }
 
-// Rows that a drafter or the caller wants, unrounded: what a drafter feeds on is not a committed row's arithmetic.
-void Executor::keep_hidden(Pass& pass, ForwardResult& result) {
-  result.hidden_rows = pass.returned_rows;
-  result.hidden = nullptr;
-  hidden_.pass_rows = std::move(pass.hidden_rows);
-  const auto rows = static_cast<std::int64_t>(hidden_.pass_rows.size());
-  if (rows == 0) return;
-  const std::size_t row_bytes = static_cast<std::size_t>(description_.hidden_size) * sizeof(float);
-  const std::size_t bytes = static_cast<std::size_t>(rows) * row_bytes;
-  if (!hidden_.buffer || hidden_.buffer->bytes() < bytes) {
-    hidden_.buffer = backend_->allocate(bytes, "hidden states for drafters");
-  }
-  auto* kept = static_cast<float*>(hidden_.buffer->data());
-  ops::RmsNormParams params{runner_->residual(),
-                            description_.hidden_size,
-                            weights_.final_norm,
-                            description_.final_norm.epsilon,
-                            rows,
-                            description_.hidden_size,
-                            nullptr,
-                            hidden_.pass_rows.data()};
-  params.out_float = kept;
-  backend_->rms_norm(params);
-  if (result.hidden_rows.empty()) return;
-  host_hidden_.resize(result.hidden_rows.size() * static_cast<std::size_t>(description_.hidden_size));
-  float* out = host_hidden_.data();
-  for (const std::int32_t row : result.hidden_rows) {
-    backend_->copy_to_host(out, kept + hidden_.index_of(row) * description_.hidden_size, row_bytes);
-    out += description_.hidden_size;
-  }
-  result.hidden = host_hidden_.data();
-}
-
-void Executor::forward(const RoundPlan& plan, ForwardResult& result) {
-  check_plan(plan, facts_, bounds_);
-  for (const auto& lane : plan.lanes) windows_.check_replay(lane);
-  Pass pass = prepare(plan);
-  replay_trees(pass.layers.spans);
-  const std::int64_t rows = pass.layers.rows;
+void Executor::run_operations(const Pass& pass) {
+  LayerRows layers = pass.layers;
+  layers.rows = pass.row_count;
+  const std::int64_t hidden = description_.hidden_size;
   backend_->embed(
-      {weights_.embedding.get(), pass.tokens.data(), rows, description_.embedding_scale, runner_->residual()});
+      {weights_.embedding.get(), pass.tokens.data(), layers.rows, description_.embedding_scale, runner_->residual()});
   for (std::size_t index = 0; index < description_.layers.size(); ++index) {
     const auto layer = static_cast<std::int32_t>(index);
     LayerRunner::OnExperts on_experts;
@@ -332,16 +337,68 @@ void Executor::forward(const RoundPlan& plan, ForwardResult& result) {
         observer_.on_experts(layer, experts, count, top_k);
       };
     }
-    runner_->run(description_.layers[index], weights_.layers[index], layer_caches_[index], pass.layers, on_experts);
+    runner_->run(description_.layers[index], weights_.layers[index], layer_caches_[index], layers, on_experts);
     if (!pass.tapped_rows.empty()) keep_taps(layer, pass);
     if (!observer_.on_layer) continue;
-    std::vector<float> residual(static_cast<std::size_t>(rows * description_.hidden_size));
+    std::vector<float> residual(static_cast<std::size_t>(pass.layers.rows * hidden));
     backend_->copy_to_host(residual.data(), runner_->residual(), residual.size() * sizeof(float));
-    observer_.on_layer(layer, residual.data(), rows);
+    observer_.on_layer(layer, residual.data(), pass.layers.rows);
   }
+  ops::RmsNormParams norm{runner_->residual(), hidden, weights_.final_norm, description_.final_norm.epsilon,
+                          static_cast<std::int64_t>(pass.hidden_rows.size()), hidden, nullptr,
+                          pass.hidden_rows.data()};
+  // Rows that a drafter or the caller wants, unrounded: what a drafter feeds on is not a committed row's arithmetic.
+  if (norm.rows > 0) {
+    norm.out_float = static_cast<float*>(hidden_.buffer->data());
+    backend_->rms_norm(norm);
+  }
+  if (pass.logits_rows.empty()) return;
+  norm.rows = static_cast<std::int64_t>(pass.logits_rows.size());
+  norm.row_index = pass.logits_rows.data();
+  norm.out = runner_->normed();
+  norm.out_float = nullptr;
+  backend_->rms_norm(norm);
+  logits_->run(runner_->normed(), norm.rows);
+}
+
+void Executor::read_results(Pass& pass, ForwardResult& result) {
+  pass.logits_rows.resize(pass.logits_count);
+  pass.hidden_rows.resize(pass.hidden_count);
+  pass.tapped_rows.resize(pass.tapped_count);
+  result.logits = nullptr;
+  if (!pass.logits_rows.empty()) result.logits = logits_->read(static_cast<std::int64_t>(pass.logits_rows.size()));
+  result.logits_rows = std::move(pass.logits_rows);
   if (drafter_) taps_.pass_rows = std::move(pass.tapped_rows);
-  keep_hidden(pass, result);
-  run_head(pass, result);
+  hidden_.pass_rows = std::move(pass.hidden_rows);
+  result.hidden_rows = pass.returned_rows;
+  result.hidden = nullptr;
+  if (result.hidden_rows.empty()) return;
+  const auto hidden = static_cast<std::size_t>(description_.hidden_size);
+  host_hidden_.resize(result.hidden_rows.size() * hidden);
+  float* out = host_hidden_.data();
+  for (const std::int32_t row : result.hidden_rows) {
+    const auto index = static_cast<std::size_t>(hidden_.index_of(row));
+    backend_->copy_to_host(out, static_cast<const float*>(hidden_.buffer->data()) + index * hidden,
+                           hidden * sizeof(float));
+    out += hidden;
+  }
+  result.hidden = host_hidden_.data();
+}
+
+void Executor::forward(const RoundPlan& plan, ForwardResult& result) {
+  check_plan(plan, facts_, bounds_);
+  for (const auto& lane : plan.lanes) windows_.check_replay(lane);
+  Pass pass = prepare(plan);
+  reserve_outputs(pass);
+  const bool replays_trees = has_tree_replay(pass.layers.spans);
+  ops::PassInputs inputs = inputs_of(pass);
+  if (replays_trees && !inputs.name.empty()) inputs.name += ", trees first";
+  if (backend_->begin_pass(inputs)) {
+    if (replays_trees) replay_trees(pass.layers.spans);
+    run_operations(pass);
+  }
+  backend_->end_pass();
+  read_results(pass, result);
   windows_.keep(plan);
 }
 

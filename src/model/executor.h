@@ -75,9 +75,14 @@ class Executor final : public LanguageModel {
   /// Moves what trees have left in slots into the pages; spans are [cache group][lane].
   void replay_trees(const std::vector<std::vector<ops::LaneSpan>>& spans);
   Pass prepare(const RoundPlan& plan);
-  void run_head(const Pass& pass, ForwardResult& result);
+  /// Rounds the pass up to the backend's row bucket and names it, so that the backend may replay it.
+  void pad(Pass& pass) const;
+  ops::PassInputs inputs_of(const Pass& pass) const;
+  /// Makes room before the pass: within it nothing may be allocated.
+  void reserve_outputs(const Pass& pass);
+  void run_operations(const Pass& pass);
   void keep_taps(std::int32_t layer, const Pass& pass);
-  void keep_hidden(Pass& pass, ForwardResult& result);
+  void read_results(Pass& pass, ForwardResult& result);
 
   ModelDescription description_;
   ModelWeights weights_;

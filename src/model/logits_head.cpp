@@ -1,14 +1,19 @@
 #include "model/logits_head.h"
 
+#include "base/error.h"
+
 namespace tensorfold {
 
-const float* LogitsHead::run(const ops::Activation* normed, std::int64_t rows) {
+void LogitsHead::reserve(std::int64_t rows) {
+  const std::size_t bytes = static_cast<std::size_t>(rows * head_.rows()) * sizeof(float);
+  if (logits_ && logits_->bytes() >= bytes) return;
+  logits_.reset();
+  logits_ = backend_.allocate(bytes, "logits");
+}
+
+void LogitsHead::run(const ops::Activation* normed, std::int64_t rows) {
   const std::int64_t count = rows * head_.rows();
-  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
-  if (!logits_ || logits_->bytes() < bytes) {
-    logits_.reset();
-    logits_ = backend_.allocate(bytes, "logits");
-  }
+  TF_ASSERT(logits_ && logits_->bytes() >= static_cast<std::size_t>(count) * sizeof(float));
   auto* logits = static_cast<float*>(logits_->data());
   ops::LinearParams params;
   params.weight = &head_;
@@ -18,10 +23,15 @@ const float* LogitsHead::run(const ops::Activation* normed, std::int64_t rows) {
   params.y_stride = head_.rows();
   backend_.linear(params);
   if (soft_cap_ > 0.0f) backend_.soft_cap({logits, count, soft_cap_});
+}
+
+const float* LogitsHead::read(std::int64_t rows) {
   backend_.synchronise();
+  const auto* logits = static_cast<const float*>(logits_->data());
   if (backend_.info().host_memory) return logits;
-  host_logits_.resize(static_cast<std::size_t>(count));
-  backend_.copy_to_host(host_logits_.data(), logits, bytes);
+  const auto count = static_cast<std::size_t>(rows * head_.rows());
+  host_logits_.resize(count);
+  backend_.copy_to_host(host_logits_.data(), logits, count * sizeof(float));
   return host_logits_.data();
 }
 

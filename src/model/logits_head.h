@@ -17,14 +17,18 @@ class LogitsHead {
   LogitsHead(ops::Backend& backend, const ops::Linear& head, float soft_cap)
       : backend_(backend), head_(head), soft_cap_(soft_cap) {}
 
-  /// Logits [rows, vocabulary] of final-normed rows, fp32 in host memory, valid until the next call.
-  const float* run(const ops::Activation* normed, std::int64_t rows);
+  /// Makes room for `rows` rows of logits.
+  void reserve(std::int64_t rows);
+  /// Computes logits [rows, vocabulary] of final-normed rows, for which there is room, into backend memory.
+  void run(const ops::Activation* normed, std::int64_t rows);
+  /// The first `rows` rows of the last run(), fp32 in host memory, valid until the next one.
+  const float* read(std::int64_t rows);
 
  private:
   ops::Backend& backend_;
   const ops::Linear& head_;
   float soft_cap_;
-  std::unique_ptr<ops::Buffer> logits_;  // grown on demand
+  std::unique_ptr<ops::Buffer> logits_;
   std::vector<float> host_logits_;       // only when the backend's memory is not the host's
 };
 

@@ -136,10 +136,12 @@ void TensorLoader::drop_source_pages(const ops::LinearSource& source) {
   }
 }
 
-std::unique_ptr<ops::Linear> TensorLoader::linear(const LinearDescription& description, bool embedding) {
+std::unique_ptr<ops::Linear> TensorLoader::linear(const LinearDescription& description, LinearUse use) {
   ops::LinearSource source;
   source.name = description.name;
-  source.embedding = embedding;
+  source.embedding = use == LinearUse::kEmbedding;
+  source.segment_tree = use == LinearUse::kSplitColumns;
+  source.paired_halves = use == LinearUse::kGateUp;
   bool any_bias = false;
   if (description.experts > 0) {
     add_expert_parts(source, description);

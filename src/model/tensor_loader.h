@@ -21,6 +21,13 @@ struct GatheredStack {
   std::vector<std::byte> data, scales, biases;
 };
 
+enum class LinearUse {
+  kOrdinary,
+  kEmbedding,     // also a table
+  kGateUp,        // rows that are read in pairs: gate, then up
+  kSplitColumns,  // its columns may be split over GPUs: sums follow the tree that they would (one-arithmetic.md, rule 1)
+};
+
 class TensorLoader {
  public:
   /// May replace a part of a linear layer on its way to the backend; the new view may point into `stack`.
@@ -30,7 +37,7 @@ class TensorLoader {
                std::function<void(double, const std::string&)> progress);
   void set_rework(Rework rework) { rework_ = std::move(rework); }
 
-  std::unique_ptr<ops::Linear> linear(const LinearDescription& description, bool embedding = false);
+  std::unique_ptr<ops::Linear> linear(const LinearDescription& description, LinearUse use = LinearUse::kOrdinary);
   /// Some rows of a matrix of one part: the ranges, one after the other.
   std::unique_ptr<ops::Linear> rows_of(const LinearDescription& description, const std::vector<IdRange>& ranges);
   /// A small dense tensor in backend memory, owned by take_vectors().

@@ -28,8 +28,8 @@ class WeightLoader {
   MoeWeights moe(const MoeFeedForward& feed_forward);
   ModelWeights finish();
 
-  std::unique_ptr<ops::Linear> linear(const LinearDescription& description, bool embedding = false) {
-    return tensors_.linear(description, embedding);
+  std::unique_ptr<ops::Linear> linear(const LinearDescription& description, LinearUse use = LinearUse::kOrdinary) {
+    return tensors_.linear(description, use);
   }
   const float* vector(const std::string& canonical, std::int64_t count,
                       const std::function<float(float)>& transform = {}) {
@@ -46,7 +46,7 @@ class WeightLoader {
 AttentionWeights WeightLoader::attention(const AttentionMixer& mixer) {
   AttentionWeights result;
   result.qkv = linear(mixer.qkv);
-  result.output = linear(mixer.output);
+  result.output = linear(mixer.output, LinearUse::kSplitColumns);
   if (mixer.q_norm) result.q_norm = norm(*mixer.q_norm);
   if (mixer.k_norm) result.k_norm = norm(*mixer.k_norm);
   return result;
@@ -56,7 +56,7 @@ GatedDeltaWeights WeightLoader::gated_delta(const GatedDeltaMixer& mixer) {
   GatedDeltaWeights result;
   const auto& geometry = mixer.geometry;
   result.input = linear(mixer.input);
-  result.output = linear(mixer.output);
+  result.output = linear(mixer.output, LinearUse::kSplitColumns);
   result.conv_weight = vector(mixer.conv_weight, geometry.conv_channels() * geometry.conv_kernel);
   result.decay = vector(mixer.a_log, geometry.v_heads,
                         [](float value) { return static_cast<float>(-std::exp(static_cast<double>(value))); });
@@ -68,11 +68,11 @@ GatedDeltaWeights WeightLoader::gated_delta(const GatedDeltaMixer& mixer) {
 MoeWeights WeightLoader::moe(const MoeFeedForward& feed_forward) {
   MoeWeights result;
   result.router = linear(feed_forward.router);
-  result.gate_up = linear(feed_forward.gate_up);
-  result.down = linear(feed_forward.down);
+  result.gate_up = linear(feed_forward.gate_up, LinearUse::kGateUp);
+  result.down = linear(feed_forward.down, LinearUse::kSplitColumns);
   if (feed_forward.shared) {
-    result.shared_gate_up = linear(feed_forward.shared->gate_up);
-    result.shared_down = linear(feed_forward.shared->down);
+    result.shared_gate_up = linear(feed_forward.shared->gate_up, LinearUse::kGateUp);
+    result.shared_down = linear(feed_forward.shared->down, LinearUse::kSplitColumns);
     result.shared_gate = linear(feed_forward.shared->gate);
   }
   return result;
@@ -97,8 +97,8 @@ LayerWeights WeightLoader::layer(const LayerDescription& layer) {
   }
   if (const auto* dense = std::get_if<DenseFeedForward>(&layer.feed_forward)) {
     DenseWeights dense_weights;
-    dense_weights.gate_up = linear(dense->gate_up);
-    dense_weights.down = linear(dense->down);
+    dense_weights.gate_up = linear(dense->gate_up, LinearUse::kGateUp);
+    dense_weights.down = linear(dense->down, LinearUse::kSplitColumns);
     result.feed_forward = std::move(dense_weights);
   } else {
     result.feed_forward = moe(std::get<MoeFeedForward>(layer.feed_forward));
@@ -117,7 +117,7 @@ std::unique_ptr<MtpWeights> WeightLoader::mtp(const MtpDescription& head) {
 }
 
 ModelWeights WeightLoader::load(bool for_drafters) {
-  weights_.embedding = linear(description_.embedding, true);
+  weights_.embedding = linear(description_.embedding, LinearUse::kEmbedding);
   if (description_.head) weights_.head = linear(*description_.head);
   if (for_drafters && !description_.draft_vocabulary.empty()) {
     weights_.draft_head =

@@ -37,6 +37,23 @@ struct BackendInfo {
   int activation_bytes = 0;     // size of one Activation element
   int threads = 1;
   bool host_memory = true;      // buffers are host memory: results are read in place
+  std::int64_t pass_rows_max = limits::kPassRowsMax;  // rows of one forward pass
+};
+
+/// Everything that the operations of one pass will be handed as host arrays. A backend whose memory is not the host's
+/// brings it over in one copy, and knows each array again by its address.
+struct PassInputs {
+  struct Lanes {
+    std::span<const LaneSpan> spans;
+    std::int32_t window = 0;  // of the attention layers that use these spans; 0 = all keys
+  };
+  std::int64_t rows = 0;       // that hold a token
+  std::int64_t row_count = 0;  // >= rows: row_bucket(rows); those beyond belong to no lane, what they yield is never read
+  std::vector<Lanes> lanes;                         // one entry a cache group
+  std::vector<std::span<const std::int32_t>> ids;   // tokens, positions, row lists: whatever operations will be given
+  /// Names the sequence of operations: two passes with equal names, counts and shapes of trees run the same operations on
+  /// the same buffers, so one may be replayed for the other. Empty: never replayed.
+  std::string name;
 };
 
 /// Backend memory, zeroed on allocation, at least 64-byte aligned, freed with the object.
@@ -59,6 +76,15 @@ class Backend {
   virtual void zero(void* destination, std::size_t bytes) = 0;
   /// Returns when all queued work is done (a no-op on the CPU).
   virtual void synchronise() = 0;
+
+  // --- passes
+  /// The row count that a pass of `rows` rows is padded to (equal buckets can share a captured graph).
+  virtual std::int64_t row_bucket(std::int64_t rows) const { return rows; }
+  /// Announces a pass. True: run its operations, then end_pass(). False: the backend replays an earlier pass of the same
+  /// name and shape by itself and the operations must not be called; end_pass() all the same. `inputs` and what they
+  /// refer to outlive end_pass(). Between the two nothing is allocated, freed or copied to the host.
+  virtual bool begin_pass(const PassInputs&) { return true; }
+  virtual void end_pass() {}
 
   // --- linear.h
   virtual std::unique_ptr<Linear> load_linear(const LinearSource& source) = 0;

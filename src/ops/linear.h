@@ -39,6 +39,10 @@ struct LinearSource {
   std::vector<std::vector<std::int32_t>> row_orders;
   /// Optional fp32 bias over all stacked rows; empty = none. Not for expert stacks.
   std::vector<float> bias;
+  /// How the CUDA backend adds K-segments (one-arithmetic.md rule 1): true for layers whose K may be split over ranks.
+  bool segment_tree = false;
+  /// Rows are gate|up: outputs that are only read in pairs (backends may store them side by side).
+  bool paired_halves = false;
   /// This matrix is (also) an embedding table: rows are looked up by id with embed().
   bool embedding = false;
 };

@@ -1,0 +1,368 @@
+// The class behind make_cuda_backend(): device, stream, memory, the running pass and its graphs. See cuda_backend.h.
+#include "ops/cuda/cuda_backend.h"
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "ops/cuda/cuda_context.h"
+#include "ops/cuda/cuda_error.h"
+#include "ops/cuda/cuda_memory.h"
+#include "ops/cuda/cuda_operations.h"
+#include "ops/cuda/graph_cache.h"
+#include "ops/cuda/pass_block.h"
+#include "ops/cuda/row_buckets.h"
+
+namespace tensorfold::ops {
+namespace cuda {
+namespace {
+
+/// Bumped with any change of order or rounding in this folder.
+constexpr int kArithmeticVersion = 1;
+constexpr std::int64_t kCapturedRowsMax = 128;          // longer passes hide their launches behind their kernels
+constexpr std::size_t kLooseBlockBytes = 32u << 20;     // device ring for lanes and lists outside a pass
+constexpr std::int64_t kPassRowsMax = 2048;
+
+std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+/// Where passes' host arrays go. Two pinned blocks take turns, so that the next pass can be built while the last is copied.
+class PassStore {
+ public:
+  ~PassStore() {
+    for (auto& event : copied_) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
+    if (device_ != nullptr) cudaFree(device_);
+    if (loose_ != nullptr) cudaFree(loose_);
+  }
+
+  /// Copies `block` to the place that all passes use. True: the place moved, and graphs that know the old one are stale.
+  bool upload(const PassBlock& block, cudaStream_t stream) {
+    turn_ = 1 - turn_;
+    if (copied_[turn_] == nullptr) {
+      check(cudaEventCreateWithFlags(&copied_[turn_], cudaEventDisableTiming), "creating an event");
+    } else {
+      check(cudaEventSynchronize(copied_[turn_]), "waiting for a pass's arrays");
+    }
+    bool moved = false;
+    if (block.bytes() > device_bytes_) {
+      check(cudaStreamSynchronize(stream), "waiting for the last pass");
+      if (device_ != nullptr) check(cudaFree(device_), "freeing the pass's arrays");
+      device_ = nullptr;
+      device_bytes_ = std::max<std::size_t>(block.bytes() * 2, 1u << 20);
+      check(cudaMalloc(&device_, device_bytes_), "allocating the pass's arrays");
+      moved = true;
+    }
+    std::byte* staged = pinned_[turn_].reserve(block.bytes());
+    std::memcpy(staged, block.words().data(), block.bytes());
+    check(cudaMemcpyAsync(device_, staged, block.bytes(), cudaMemcpyHostToDevice, stream), "copying a pass's arrays");
+    check(cudaEventRecord(copied_[turn_], stream), "recording an event");
+    return moved;
+  }
+
+  const PassHeader* header() const { return static_cast<const PassHeader*>(device_); }
+
+  /// A block of its own for one operation outside a pass; it stays until the ring comes round.
+  const PassHeader* upload_loose(const PassBlock& block, cudaStream_t stream) {
+    if (loose_ == nullptr) check(cudaMalloc(&loose_, kLooseBlockBytes), "allocating an operation's arrays");
+    const std::size_t bytes = round_up(block.bytes(), 256);
+    if (bytes > kLooseBlockBytes) fail(ErrorCode::kInternal, "CUDA: {} bytes of lanes in one operation", bytes);
+    if (loose_used_ + bytes > kLooseBlockBytes) {
+      check(cudaStreamSynchronize(stream), "waiting for operations");
+      loose_used_ = 0;
+    }
+    std::byte* place = static_cast<std::byte*>(loose_) + loose_used_;
+    loose_used_ += bytes;
+    check(cudaMemcpyAsync(place, block.words().data(), block.bytes(), cudaMemcpyHostToDevice, stream),
+          "copying an operation's arrays");
+    check(cudaStreamSynchronize(stream), "copying an operation's arrays");
+    return reinterpret_cast<const PassHeader*>(place);
+  }
+
+ private:
+  std::array<PinnedBytes, 2> pinned_;
+  std::array<cudaEvent_t, 2> copied_{};
+  std::size_t turn_ = 0;
+  void* device_ = nullptr;
+  std::size_t device_bytes_ = 0;
+  void* loose_ = nullptr;
+  std::size_t loose_used_ = 0;
+};
+
+/// The context that operations see, with the running pass behind it.
+class BackendContext final : public CudaContext {
+ public:
+  explicit BackendContext(const CudaBackendOptions& options) : options_(options) {
+    check(cudaSetDevice(options.device), "choosing the GPU");
+    cudaDeviceProp properties = {};
+    check(cudaGetDeviceProperties(&properties, options.device), "reading the GPU's properties");
+    facts_.device = options.device;
+    facts_.compute_capability = properties.major * 10 + properties.minor;
+    facts_.sm_count = properties.multiProcessorCount;
+    facts_.shared_bytes_max = static_cast<int>(properties.sharedMemPerBlockOptin);
+    facts_.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
+    facts_.hopper = options.hopper_paths && facts_.compute_capability == 90;
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+  }
+  ~BackendContext() override {
+    cudaStreamSynchronize(stream_);
+    graphs_.clear();
+    for (void* memory : scratch_) {
+      if (memory != nullptr) cudaFree(memory);
+    }
+    cudaStreamDestroy(stream_);
+  }
+
+  void* scratch(Scratch kind, std::size_t bytes) override {
+    const auto index = static_cast<std::size_t>(kind);
+    if (bytes > scratch_bytes_[index]) {
+      TF_ASSERT(state_ != State::kCapture);
+      check(cudaStreamSynchronize(stream_), "growing scratch memory");
+      graphs_.clear();
+      if (scratch_[index] != nullptr) check(cudaFree(scratch_[index]), "growing scratch memory");
+      scratch_[index] = nullptr;
+      scratch_bytes_[index] = 0;
+      const std::size_t grown = round_up(bytes + bytes / 4, 1u << 20);
+      check(cudaMalloc(&scratch_[index], grown), "growing scratch memory");
+      check(cudaMemsetAsync(scratch_[index], 0, grown, stream_), "clearing scratch memory");
+      scratch_bytes_[index] = grown;
+    }
+    return scratch_[index];
+  }
+
+  Lanes attention_lanes(const LaneSpan* spans, std::int32_t count, std::int32_t window) override {
+    return find_lanes(spans, count, window, true);
+  }
+  Lanes lanes(const LaneSpan* spans, std::int32_t count) override { return find_lanes(spans, count, 0, false); }
+
+  IdsRef ids(const std::int32_t* list, std::int64_t count) override {
+    if (list == nullptr) return {};
+    if (inputs_ != nullptr) {
+      for (std::size_t i = 0; i < inputs_->ids.size(); ++i) {
+        const auto& known = inputs_->ids[i];
+        if (known.data() == list && static_cast<std::int64_t>(known.size()) >= count) {
+          return {store_.header(), static_cast<std::int32_t>(i)};
+        }
+      }
+    }
+    PassInputs inputs;
+    inputs.ids.push_back({list, static_cast<std::size_t>(count)});
+    return {upload_loose(inputs), 0};
+  }
+
+  const PassHeader* pass() const override { return inputs_ != nullptr ? store_.header() : nullptr; }
+
+  bool begin_pass(const PassInputs& inputs) {
+    TF_ASSERT(state_ == State::kNone);
+    TF_ASSERT(inputs.row_count >= inputs.rows);
+    block_.build(inputs);
+    if (store_.upload(block_, stream_)) graphs_.clear();
+    inputs_ = &inputs;
+    state_ = State::kDirect;
+    entry_ = nullptr;
+    if (!options_.graphs || inputs.name.empty() || inputs.row_count > kCapturedRowsMax) return true;
+    bool is_new = false;
+    entry_ = &graphs_.find(key_of(inputs), is_new);
+    if (is_new) return true;  // runs once as it is: whatever grows on demand grows now
+    if (entry_->graph != nullptr) {
+      check(cudaGraphLaunch(entry_->graph, stream_), "launching a captured pass");
+      return false;
+    }
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a pass");
+    state_ = State::kCapture;
+    return true;
+  }
+
+  void end_pass() {
+    inputs_ = nullptr;
+    const State state = std::exchange(state_, State::kNone);
+    if (state != State::kCapture) return;
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(stream_, &graph), "capturing a pass");
+    const cudaError_t status = cudaGraphInstantiate(&entry_->graph, graph, 0);
+    cudaGraphDestroy(graph);
+    check(status, "instantiating a captured pass");
+    check(cudaGraphLaunch(entry_->graph, stream_), "launching a captured pass");
+  }
+
+  void forget_graphs() {
+    cudaStreamSynchronize(stream_);
+    graphs_.clear();
+  }
+
+ private:
+  enum class State { kNone, kDirect, kCapture };
+
+  Lanes find_lanes(const LaneSpan* spans, std::int32_t count, std::int32_t window, bool window_matters) {
+    if (inputs_ != nullptr) {
+      for (std::size_t i = 0; i < inputs_->lanes.size(); ++i) {
+        const auto& known = inputs_->lanes[i];
+        if (known.spans.data() == spans && known.spans.size() == static_cast<std::size_t>(count) &&
+            (!window_matters || known.window == window)) {
+          return block_.lanes(i, store_.header());
+        }
+      }
+    }
+    PassInputs inputs;
+    for (std::int32_t i = 0; i < count; ++i) {
+      inputs.row_count = std::max<std::int64_t>(inputs.row_count, spans[i].first_row + spans[i].row_count);
+    }
+    inputs.rows = inputs.row_count;
+    inputs.lanes.push_back({{spans, static_cast<std::size_t>(count)}, window});
+    const PassHeader* header = upload_loose(inputs);
+    return loose_block_.lanes(0, header);
+  }
+
+  const PassHeader* upload_loose(const PassInputs& inputs) {
+    TF_ASSERT(state_ != State::kCapture);  // the pass should have announced what its operations are given
+    loose_block_.build(inputs);
+    return store_.upload_loose(loose_block_, stream_);
+  }
+
+  std::string key_of(const PassInputs& inputs) const {
+    std::string key = inputs.name;
+    const auto add = [&key](std::int64_t value) { key += ' ' + std::to_string(value); };
+    add(inputs.row_count);
+    for (const auto& list : inputs.ids) add(static_cast<std::int64_t>(list.size()));
+    for (std::size_t group = 0; group < inputs.lanes.size(); ++group) {
+      const Lanes lanes = block_.lanes(group, nullptr);
+      add(lanes.lane_count);
+      add(lanes.rows_max);
+      add(lanes.any_tree * 4 + lanes.any_tree_replay * 2 + lanes.any_mutual);
+      add(lanes.item_capacity);
+      add(lanes.partial_row_capacity);
+    }
+    return key;
+  }
+
+  CudaBackendOptions options_;
+  PassStore store_;
+  PassBlock block_, loose_block_;
+  GraphCache graphs_;
+  const PassInputs* inputs_ = nullptr;
+  GraphCache::Entry* entry_ = nullptr;
+  State state_ = State::kNone;
+  std::array<void*, kScratchKinds> scratch_{};
+  std::array<std::size_t, kScratchKinds> scratch_bytes_{};
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const CudaBackendOptions& options) : options_(options), context_(options) {
+    info_.name = "cuda";
+    info_.path = "sm_" + std::to_string(context_.facts().compute_capability);
+    info_.arithmetic_version = kArithmeticVersion;
+    info_.activation_bytes = 2;
+    info_.threads = 1;
+    info_.host_memory = options.pinned_buffers;
+    info_.pass_rows_max = kPassRowsMax;
+  }
+  ~CudaBackend() override { synchronise(); }
+
+  const BackendInfo& info() const override { return info_; }
+  std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose) override {
+    return allocate_buffer(options_.pinned_buffers ? MemoryPlace::kPinnedHost : MemoryPlace::kDevice, bytes, purpose,
+                           [this] { context_.forget_graphs(); });
+  }
+  void copy_to_backend(void* destination, const void* source, std::size_t bytes) override {
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context_.stream()), "copying to the GPU");
+  }
+  void copy_to_host(void* destination, const void* source, std::size_t bytes) override {
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context_.stream()), "copying from the GPU");
+    synchronise();
+  }
+  void zero(void* destination, std::size_t bytes) override {
+    if (bytes == 0) return;
+    check(cudaMemsetAsync(destination, 0, bytes, context_.stream()), "clearing memory");
+  }
+  void synchronise() override { check(cudaStreamSynchronize(context_.stream()), "running operations"); }
+
+  std::int64_t row_bucket(std::int64_t rows) const override { return cuda::row_bucket(rows); }
+  bool begin_pass(const PassInputs& inputs) override { return context_.begin_pass(inputs); }
+  void end_pass() override { context_.end_pass(); }
+
+  std::unique_ptr<Linear> load_linear(const LinearSource& source) override {
+    return cuda::load_linear(context_, source);
+  }
+  void linear(const LinearParams& params) override { cuda::linear(context_, params); }
+  void embed(const EmbedParams& params) override { cuda::embed(context_, params); }
+  void rms_norm(const RmsNormParams& params) override { cuda::rms_norm(context_, params); }
+  void rms_norm_add(const RmsNormAddParams& params) override { cuda::rms_norm_add(context_, params); }
+  std::size_t kv_page_bytes(const KvGeometry& geometry) const override { return cuda::kv_page_bytes(geometry); }
+  std::size_t kv_tree_bytes(const KvGeometry& geometry) const override { return cuda::kv_tree_bytes(geometry); }
+  void attention_prepare(const AttentionPrepareParams& params) override { cuda::attention_prepare(context_, params); }
+  void attention(const AttentionParams& params) override { cuda::attention(context_, params); }
+  void attention_replay(const AttentionReplayParams& params) override { cuda::attention_replay(context_, params); }
+  void gated_activation(const GatedActivationParams& params) override { cuda::gated_activation(context_, params); }
+  void soft_cap(const SoftCapParams& params) override { cuda::soft_cap(context_, params); }
+  void round_rows(const RoundRowsParams& params) override { cuda::round_rows(context_, params); }
+  void block_convolution(const BlockConvolutionParams& params) override { cuda::block_convolution(context_, params); }
+  std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const override {
+    return cuda::gated_delta_state_bytes(geometry);
+  }
+  std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const override {
+    return cuda::gated_delta_window_row_bytes(geometry);
+  }
+  void gated_delta(const GatedDeltaParams& params) override { cuda::gated_delta(context_, params); }
+  void gated_delta_settle(const GatedDeltaSettleParams& params) override { cuda::gated_delta_settle(context_, params); }
+  void moe(const MoeParams& params) override { cuda::moe(context_, params); }
+
+ private:
+  CudaBackendOptions options_;
+  BackendContext context_;
+  BackendInfo info_;
+};
+
+}  // namespace cuda
+
+std::vector<CudaDevice> cuda_devices(std::string& reason) {
+  std::vector<CudaDevice> devices;
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    reason = status == cudaErrorInsufficientDriver
+                 ? "no NVIDIA driver is loaded, or one older than this build's CUDA"
+                 : cudaGetErrorString(status);
+    return devices;
+  }
+  if (count == 0) reason = "no GPU is visible";
+  for (int index = 0; index < count; ++index) {
+    cudaDeviceProp properties = {};
+    if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) continue;
+    CudaDevice device;
+    device.index = index;
+    device.name = properties.name;
+    device.compute_capability = properties.major * 10 + properties.minor;
+    device.memory_bytes = properties.totalGlobalMem;
+    if (device.compute_capability < 80) device.unusable = "its compute capability is below 8.0";
+    devices.push_back(std::move(device));
+  }
+  return devices;
+}
+
+std::unique_ptr<Backend> make_cuda_backend(const CudaBackendOptions& options) {
+  std::string reason;
+  const auto devices = cuda_devices(reason);
+  if (devices.empty()) fail(ErrorCode::kUnsupported, "The CUDA backend can't run here: {}. Use --backend cpu.", reason);
+  for (const CudaDevice& device : devices) {
+    if (device.index != options.device) continue;
+    if (!device.unusable.empty()) {
+      fail(ErrorCode::kUnsupported, "GPU {} ({}) can't be used: {}.", device.index, device.name, device.unusable);
+    }
+    return std::make_unique<cuda::CudaBackend>(options);
+  }
+  fail(ErrorCode::kInvalidArgument, "There is no GPU {}: this machine shows {} (0 to {}).", options.device,
+       devices.size(), devices.size() - 1);
+}
+
+}  // namespace tensorfold::ops
