@@ -1,4 +1,6 @@
 // Element-wise steps and the block convolution: every element from its own inputs, so any launch shape gives the same bits.
+#include <algorithm>
+
 #include "base/assert.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/cuda_operations.h"
@@ -44,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) cap_values(float* values, std::int64
   wait_for_previous();
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
        i += static_cast<std::int64_t>(gridDim.x) * kThreads) {
-    values[i] = __fmul_rn(cap, tanhf(__fdiv_rn(values[i], cap)));
+    values[i] = __fmul_rn(cap, hyperbolic_tangent(__fdiv_rn(values[i], cap)));
   }
 }
 
