@@ -34,6 +34,7 @@ constexpr int kScratchKinds = 5;
 struct Lanes {
   LanesRef ref;
   std::int32_t lane_count = 0;
+  std::int64_t row_count = 0;              // rows of the pass, with padding: length of row_lane
   std::int32_t rows_max = 0;               // >= rows of the widest lane
   bool any_tree = false;                   // a lane has parents
   bool any_tree_replay = false;

@@ -108,6 +108,7 @@ void PassBlock::add_group(const PassInputs::Lanes& lanes, std::int64_t row_count
   }
   facts.rows_max = static_cast<std::int32_t>(power_of_two(facts.rows_max));
   facts.lane_count = static_cast<std::int32_t>(device.size());
+  facts.row_count = row_count;
   group.lane_count = facts.lane_count;
   group.any_tree = facts.any_tree;
   group.lanes = append_structs(device);
