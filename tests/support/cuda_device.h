@@ -18,6 +18,12 @@ inline std::string no_gpu_reason() {
   return reason;
 }
 
+inline bool gpu_has_hopper_paths() {
+  std::string reason;
+  const auto devices = ops::cuda_devices(reason);
+  return !devices.empty() && devices[0].compute_capability == 90;
+}
+
 }  // namespace tensorfold::test
 
 /// At the start of a test that needs a GPU.

@@ -83,7 +83,7 @@ TEST(CudaPass, AReplayReadsItsOwnPassesArrays) {
   auto* values = static_cast<float*>(logits->data());
   for (std::int64_t i = 0; i < kRows * kVocabulary; ++i) values[i] = static_cast<float>(i * 37 % 101);
   std::vector<std::vector<std::int32_t>> drawn;
-  int asked = 0;
+  std::vector<bool> asked;
   for (const bool graphs : {false, true}) {
     const auto other = backend_with(false);
     Backend& used = graphs ? *backend : *other;
@@ -92,8 +92,8 @@ TEST(CudaPass, AReplayReadsItsOwnPassesArrays) {
       for (std::int64_t row = 0; row < kRows; ++row) draws.push_back({{1.0, 0, 1.0, 0.0, seed}, 10 + row, 1});
       PassInputs inputs = pass_of(kRows, "draw");
       inputs.ids.push_back({reinterpret_cast<const std::int32_t*>(draws.data()), kRows * kRowDrawWords});
-      if (used.begin_pass(inputs)) {
-        if (graphs) ++asked;
+      asked.push_back(used.begin_pass(inputs));
+      if (asked.back()) {
         used.draw({values, kRows, kVocabulary, draws.data(), static_cast<std::int32_t*>(tokens->data())});
       }
       used.end_pass();
@@ -102,7 +102,9 @@ TEST(CudaPass, AReplayReadsItsOwnPassesArrays) {
       drawn.emplace_back(result, result + kRows);
     }
   }
-  EXPECT_EQ(asked, 2);
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_TRUE(asked[i]);
+  // Scratch memory that grows in the first pass drops what was noted of it, so the third may still be asked for.
+  for (std::size_t i = 3; i < 6; ++i) EXPECT_FALSE(asked[6 + i]);
   for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(drawn[i], drawn[6 + i]) << "seed " << i;
   EXPECT_NE(drawn[0], drawn[1]);
 }
