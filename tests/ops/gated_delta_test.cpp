@@ -1,9 +1,11 @@
-// The Gated DeltaNet mixer of the CPU backend: close to the reference; the same bits for any batch, cut, thread count
+// The Gated DeltaNet mixer of the CPU and CUDA backends: close to the reference; the same bits for any batch, cut, thread count
 // and path; and windows that were cut short, replayed late or settled leave the state of a plain run.
 #include "gated_delta_harness.h"
 
 namespace tensorfold::ops {
 namespace {
+
+using GatedDelta = OperationTest;
 
 const GatedDeltaGeometry kGeometries[] = {
     {.k_heads = 2, .v_heads = 6, .k_dim = 16, .v_dim = 24, .conv_kernel = 4},
@@ -15,13 +17,13 @@ const GatedDeltaGeometry kGeometries[] = {
 using Step = GatedDeltaStep;
 using Harness = GatedDeltaHarness;
 
-TEST(CpuGatedDelta, IsCloseToTheReference) {
+TEST_F(GatedDelta, IsCloseToTheReference) {
   for (const GatedDeltaGeometry& geometry : kGeometries) {
     for (const bool sigmoid_gate : {false, true}) {
       Harness expected(make_reference_backend(Rounding::kBackend, 2), geometry, 1, 70, sigmoid_gate);
       expected.pass({{0, 70}});
       for (const std::string& path : available_paths()) {
-        Harness actual(cpu_backend(2, path), geometry, 1, 70, sigmoid_gate);
+        Harness actual(backend_under_test(2, path), geometry, 1, 70, sigmoid_gate);
         actual.pass({{0, 70}});
         EXPECT_TRUE(close_to(actual.all(), expected.all(), 1.0f, 1e-4f)) << geometry.k_dim << " on " << path;
       }
@@ -77,21 +79,21 @@ Outcome random_schedule(Harness& harness, int lanes, int length, unsigned seed) 
   return outcome_of(harness, lanes);
 }
 
-TEST(CpuGatedDelta, AnyScheduleHasTheBitsOfOneRowAtATime) {
+TEST_F(GatedDelta, AnyScheduleHasTheBitsOfOneRowAtATime) {
   constexpr int kLanes = 3, kLength = 90;
   for (const GatedDeltaGeometry& geometry : kGeometries) {
-    Harness plain(cpu_backend(1, available_paths().front()), geometry, kLanes, kLength);
+    Harness plain(backend_under_test(1, available_paths().front()), geometry, kLanes, kLength);
     for (int lane = 0; lane < kLanes; ++lane) {
       for (int row = 0; row < kLength; ++row) plain.pass({{lane, 1}});
     }
     const Outcome expected = outcome_of(plain, kLanes);
     for (const std::string& path : available_paths()) {
-      Harness whole(cpu_backend(2, path), geometry, kLanes, kLength);
+      Harness whole(backend_under_test(2, path), geometry, kLanes, kLength);
       whole.pass({{0, kLength}, {1, kLength}, {2, kLength}});
       expect_same(outcome_of(whole, kLanes), expected, "whole on " + path);
-      for (const int threads : {1, 2, 5}) {
+      for (const int threads : thread_counts({1, 2, 5})) {
         for (unsigned seed = 0; seed < 4; ++seed) {
-          Harness harness(cpu_backend(threads, path), geometry, kLanes, kLength);
+          Harness harness(backend_under_test(threads, path), geometry, kLanes, kLength);
           expect_same(random_schedule(harness, kLanes, kLength, seed), expected,
                       path + ", seed " + std::to_string(seed) + ", threads " + std::to_string(threads));
         }
@@ -100,9 +102,9 @@ TEST(CpuGatedDelta, AnyScheduleHasTheBitsOfOneRowAtATime) {
   }
 }
 
-TEST(CpuGatedDelta, ARejectedWindowLeavesTheStateUntouched) {
+TEST_F(GatedDelta, ARejectedWindowLeavesTheStateUntouched) {
   const GatedDeltaGeometry& geometry = kGeometries[0];
-  Harness harness(cpu_backend(2), geometry, 1, 40);
+  Harness harness(backend_under_test(2), geometry, 1, 40);
   harness.pass({{0, 20}});
   const auto before = harness.canonical_state(0);
   harness.pass({{0, 7, false, 7}});
@@ -111,11 +113,11 @@ TEST(CpuGatedDelta, ARejectedWindowLeavesTheStateUntouched) {
   EXPECT_TRUE(same_bits(harness.canonical_state(0), before));
 }
 
-TEST(CpuGatedDelta, ANaNLaneDoesNotReachItsNeighbour) {
+TEST_F(GatedDelta, ANaNLaneDoesNotReachItsNeighbour) {
   const GatedDeltaGeometry& geometry = kGeometries[0];
-  Harness alone(cpu_backend(2), geometry, 1, 30);
+  Harness alone(backend_under_test(2), geometry, 1, 30);
   alone.pass({{0, 30}});
-  Harness beside(cpu_backend(2), geometry, 2, 30);
+  Harness beside(backend_under_test(2), geometry, 2, 30);
   beside.pass({{1, 8, false, 8}, {0, 30}});
   EXPECT_TRUE(same_bits(beside.all(), alone.all()));
 }

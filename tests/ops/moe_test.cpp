@@ -1,11 +1,13 @@
-// The mixture of experts of the CPU backend: close to the reference, the same bits for a row in any batch, and rows
+// The mixture of experts of the CPU and CUDA backends: close to the reference, the same bits for a row in any batch, and rows
 // whose router went wrong keep it to themselves.
 #include <algorithm>
 
-#include "cpu_test_support.h"
+#include "operation_test.h"
 
 namespace tensorfold::ops {
 namespace {
+
+using Moe = OperationTest;
 
 constexpr std::int64_t kHidden = 64, kWidth = 24;
 constexpr std::int32_t kExperts = 9;
@@ -97,7 +99,7 @@ std::vector<int> all_rows() {
   return rows;
 }
 
-TEST(CpuMoe, IsCloseToTheReference) {
+TEST_F(Moe, IsCloseToTheReference) {
   auto reference = make_reference_backend(Rounding::kBackend);
   for (const bool plain : {false, true}) {
     Layer layer;
@@ -107,7 +109,7 @@ TEST(CpuMoe, IsCloseToTheReference) {
     layer.top_k = plain ? 1 : 3;
     const Result expected = layer.run(*reference, all_rows());
     for (const std::string& path : available_paths()) {
-      auto backend = cpu_backend(2, path);
+      auto backend = backend_under_test(2, path);
       const Result actual = layer.run(*backend, all_rows());
       EXPECT_EQ(actual.chosen, expected.chosen);
       EXPECT_TRUE(close_to(actual.residual, expected.residual, 0.05f, 0.002f));
@@ -115,14 +117,14 @@ TEST(CpuMoe, IsCloseToTheReference) {
   }
 }
 
-TEST(CpuMoe, ARowAloneIsThatRowInAnyBatch) {
+TEST_F(Moe, ARowAloneIsThatRowInAnyBatch) {
   const Layer layer;
-  auto plain = cpu_backend(1, available_paths().front());
+  auto plain = backend_under_test(1, available_paths().front());
   std::vector<Result> alone;
   for (int row = 0; row < kRows; ++row) alone.push_back(layer.run(*plain, {row}));
   for (const std::string& path : available_paths()) {
-    for (const int threads : {1, 2, 5}) {
-      auto backend = cpu_backend(threads, path);
+    for (const int threads : thread_counts({1, 2, 5})) {
+      auto backend = backend_under_test(threads, path);
       for (int count = 1; count <= kRows; count += count < 17 ? 1 : 12) {
         std::vector<int> rows = all_rows();
         std::shuffle(rows.begin(), rows.end(), std::mt19937(static_cast<unsigned>(count)));
@@ -136,17 +138,17 @@ TEST(CpuMoe, ARowAloneIsThatRowInAnyBatch) {
   }
 }
 
-TEST(CpuMoe, TiesGoToTheLowerExpert) {
+TEST_F(Moe, TiesGoToTheLowerExpert) {
   Layer layer;
   std::fill(layer.logits.begin(), layer.logits.end(), 0.5f);
-  auto backend = cpu_backend(2);
+  auto backend = backend_under_test(2);
   const Result result = layer.run(*backend, {0, 1});
   EXPECT_EQ(result.chosen, (std::vector<std::int32_t>{0, 1, 2, 0, 1, 2}));
 }
 
-TEST(CpuMoe, ANonFiniteRouterSpoilsItsOwnRowOnly) {
+TEST_F(Moe, ANonFiniteRouterSpoilsItsOwnRowOnly) {
   Layer layer;
-  auto backend = cpu_backend(2);
+  auto backend = backend_under_test(2);
   const Result clean = layer.run(*backend, all_rows());
   layer.logits[5 * kExperts + 2] = NAN;
   layer.logits[7 * kExperts] = INFINITY;

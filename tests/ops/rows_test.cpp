@@ -1,10 +1,12 @@
-// Norms and element-wise steps of the CPU backend: close to the reference, and every row alone = that row in any batch.
+// Norms and element-wise steps of the CPU and CUDA backends: close to the reference, and every row alone = that row in any batch.
 #include <functional>
 
-#include "cpu_test_support.h"
+#include "operation_test.h"
 
 namespace tensorfold::ops {
 namespace {
+
+using Rows = OperationTest;
 
 constexpr std::int64_t kWidths[] = {1, 15, 16, 17, 40, 64, 576, 4100};
 
@@ -24,7 +26,7 @@ std::vector<float> norm(Backend& backend, const std::vector<float>& x, const flo
   return activations_of(backend.info(), out);
 }
 
-TEST(CpuRows, NormIsCloseToTheReferenceAndInvariant) {
+TEST_F(Rows, NormIsCloseToTheReferenceAndInvariant) {
   auto reference = make_reference_backend(Rounding::kBackend);
   for (const std::int64_t width : kWidths) {
     const std::int64_t rows = 67, stride = width + 3;
@@ -33,8 +35,8 @@ TEST(CpuRows, NormIsCloseToTheReferenceAndInvariant) {
     for (const float* w : {weight.data(), static_cast<const float*>(nullptr)}) {
       const auto expected = norm(*reference, x, w, rows, width, stride);
       for (const std::string& path : available_paths()) {
-        for (const int threads : {1, 2, 5}) {
-          auto backend = cpu_backend(threads, path);
+        for (const int threads : thread_counts({1, 2, 5})) {
+          auto backend = backend_under_test(threads, path);
           const auto all = norm(*backend, x, w, rows, width, stride);
           EXPECT_TRUE(close_to(all, expected, 1.0f, 0.0f)) << width;
           const std::vector<std::int32_t> order = {66, 0, 3, 3, 41};
@@ -50,8 +52,8 @@ TEST(CpuRows, NormIsCloseToTheReferenceAndInvariant) {
   }
 }
 
-TEST(CpuRows, NormOfARowIgnoresNaNNeighbours) {
-  auto backend = cpu_backend(2);
+TEST_F(Rows, NormOfARowIgnoresNaNNeighbours) {
+  auto backend = backend_under_test(2);
   const std::int64_t width = 37;
   auto x = random_floats(3 * width, 5);
   const auto weight = random_floats(width, 6);
@@ -63,7 +65,7 @@ TEST(CpuRows, NormOfARowIgnoresNaNNeighbours) {
                         {dirty.begin() + width, dirty.begin() + 2 * width}));
 }
 
-TEST(CpuRows, NormAddRoundsTheNormBeforeAdding) {
+TEST_F(Rows, NormAddRoundsTheNormBeforeAdding) {
   auto reference = make_reference_backend(Rounding::kBackend);
   for (const std::int64_t width : kWidths) {
     const std::int64_t rows = 33;
@@ -84,7 +86,7 @@ TEST(CpuRows, NormAddRoundsTheNormBeforeAdding) {
     };
     const auto expected = run(*reference, 0, rows);
     for (const std::string& path : available_paths()) {
-      auto backend = cpu_backend(2, path);
+      auto backend = backend_under_test(2, path);
       const auto all = run(*backend, 0, rows);
       // One bf16 step of a norm of up to about four.
       EXPECT_TRUE(close_to(all, expected, 0.0f, 0.04f)) << width;
@@ -98,7 +100,7 @@ TEST(CpuRows, NormAddRoundsTheNormBeforeAdding) {
   }
 }
 
-TEST(CpuRows, GatedActivationIsCloseToTheReferenceAndInvariant) {
+TEST_F(Rows, GatedActivationIsCloseToTheReferenceAndInvariant) {
   auto reference = make_reference_backend(Rounding::kBackend);
   for (const ActivationKind kind : {ActivationKind::kSilu, ActivationKind::kGeluTanh}) {
     for (const std::int64_t width : kWidths) {
@@ -118,8 +120,8 @@ TEST(CpuRows, GatedActivationIsCloseToTheReferenceAndInvariant) {
       const auto expected = run(*reference, 0, rows);
       std::vector<float> first_path;
       for (const std::string& path : available_paths()) {
-        for (const int threads : {1, 2, 5}) {
-          auto backend = cpu_backend(threads, path);
+        for (const int threads : thread_counts({1, 2, 5})) {
+          auto backend = backend_under_test(threads, path);
           const auto all = run(*backend, 0, rows);
           EXPECT_TRUE(close_to(all, expected, 1.0f, 1e-6f)) << width;
           if (first_path.empty()) first_path = all;
@@ -131,7 +133,7 @@ TEST(CpuRows, GatedActivationIsCloseToTheReferenceAndInvariant) {
   }
 }
 
-TEST(CpuRows, SoftCap) {
+TEST_F(Rows, SoftCap) {
   auto reference = make_reference_backend(Rounding::kBackend);
   const auto values = random_floats(50'001, 9, 40.0f);
   const auto run = [&](Backend& backend, std::vector<float> x) {
@@ -144,7 +146,7 @@ TEST(CpuRows, SoftCap) {
   };
   const auto expected = run(*reference, values);
   for (const std::string& path : available_paths()) {
-    auto backend = cpu_backend(3, path);
+    auto backend = backend_under_test(3, path);
     const auto all = run(*backend, values);
     for (std::size_t i = 0; i < all.size(); ++i) ASSERT_NEAR(all[i], expected[i], 1e-5f);
     EXPECT_TRUE(

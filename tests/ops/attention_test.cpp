@@ -1,9 +1,11 @@
-// Attention of the CPU backend: close to the reference; every row alone = that row in any batch, cut and thread count,
+// Attention of the CPU and CUDA backends: close to the reference; every row alone = that row in any batch, cut and thread count,
 // bit for bit; nothing that a row may not see reaches it, even when it is a NaN.
 #include "attention_harness.h"
 
 namespace tensorfold::ops {
 namespace {
+
+using Attention = OperationTest;
 
 using Shape = AttentionShape;
 using Step = AttentionStep;
@@ -28,13 +30,13 @@ const Shape kShapes[] = {
     {.heads = 8, .kv_heads = 1, .head_dim = 256, .rotary_dims = 64, .norms = true, .gated = true},
 };
 
-TEST(CpuAttention, IsCloseToTheReference) {
+TEST_F(Attention, IsCloseToTheReference) {
   constexpr int kLength = 150;
   for (const Shape& shape : kShapes) {
     Harness expected(make_reference_backend(Rounding::kBackend, 2), shape, 2, kLength);
     expected.pass({{0, kLength}, {1, kLength}});
     for (const std::string& path : available_paths()) {
-      Harness actual(cpu_backend(2, path), shape, 2, kLength);
+      Harness actual(backend_under_test(2, path), shape, 2, kLength);
       actual.pass({{0, kLength}, {1, kLength}});
       // Two sources of difference: a q, k or P that rounds the other way, and the last rounding itself.
       EXPECT_TRUE(close_to(actual.all(), expected.all(), 1.0f, 0.01f)) << shape.head_dim << " on " << path;
@@ -60,14 +62,14 @@ void run_randomly(Harness& harness, int lanes, int length, int rows_max, unsigne
   }
 }
 
-TEST(CpuAttention, ARowAloneIsThatRowInAnyBatch) {
+TEST_F(Attention, ARowAloneIsThatRowInAnyBatch) {
   constexpr int kLanes = 3, kLength = 200;
   for (const Shape& shape : kShapes) {
-    const auto expected = one_by_one(cpu_backend(1, available_paths().front()), shape, kLanes, kLength);
+    const auto expected = one_by_one(backend_under_test(1, available_paths().front()), shape, kLanes, kLength);
     for (const std::string& path : available_paths()) {
-      for (const int threads : {1, 2, 5}) {
+      for (const int threads : thread_counts({1, 2, 5})) {
         for (const int rows_max : {3, 17, 90, 200}) {
-          Harness harness(cpu_backend(threads, path), shape, kLanes, kLength);
+          Harness harness(backend_under_test(threads, path), shape, kLanes, kLength);
           run_randomly(harness, kLanes, kLength, rows_max, static_cast<unsigned>(threads + rows_max));
           ASSERT_TRUE(same_bits(harness.all(), expected))
               << "head_dim " << shape.head_dim << ", " << path << ", " << threads << " threads, " << rows_max;
@@ -77,7 +79,7 @@ TEST(CpuAttention, ARowAloneIsThatRowInAnyBatch) {
   }
 }
 
-TEST(CpuAttention, SegmentAndTileBoundaries) {
+TEST_F(Attention, SegmentAndTileBoundaries) {
   // Keys before and after the boundary are filled without attention; the rows around it run alone, together, and split
   // over threads by segments.
   struct Case {
@@ -92,17 +94,17 @@ TEST(CpuAttention, SegmentAndTileBoundaries) {
     Harness reference(make_reference_backend(Rounding::kBackend, 2), shape, 1, first + count);
     reference.fill(0, first);
     reference.pass({{0, count}});
-    Harness alone(cpu_backend(1, available_paths().front()), shape, 1, first + count);
+    Harness alone(backend_under_test(1, available_paths().front()), shape, 1, first + count);
     alone.fill(0, first);
     for (int i = 0; i < count; ++i) alone.pass({{0, 1}});
     EXPECT_TRUE(close_to(alone.all(), reference.all(), 1.0f, 0.005f)) << c.around;
     for (const std::string& path : available_paths()) {
-      for (const int threads : {1, 2, 5}) {
-        Harness together(cpu_backend(threads, path), shape, 1, first + count);
+      for (const int threads : thread_counts({1, 2, 5})) {
+        Harness together(backend_under_test(threads, path), shape, 1, first + count);
         together.fill(0, first);
         together.pass({{0, count}});
         EXPECT_TRUE(same_bits(together.all(), alone.all())) << c.around << " window " << c.window;
-        Harness single(cpu_backend(threads, path), shape, 1, first + count);
+        Harness single(backend_under_test(threads, path), shape, 1, first + count);
         single.fill(0, first);
         for (int i = 0; i < count; ++i) single.pass({{0, 1}});
         EXPECT_TRUE(same_bits(single.all(), alone.all())) << c.around << " window " << c.window;
@@ -111,12 +113,12 @@ TEST(CpuAttention, SegmentAndTileBoundaries) {
   }
 }
 
-TEST(CpuAttention, RejectedRowsAndNaNNeighboursLeaveNoTrace) {
+TEST_F(Attention, RejectedRowsAndNaNNeighboursLeaveNoTrace) {
   for (const Shape& shape : kShapes) {
     const int length = 140;
-    Harness clean(cpu_backend(2), shape, 2, length);
+    Harness clean(backend_under_test(2), shape, 2, length);
     clean.pass({{0, length}});
-    Harness dirty(cpu_backend(2), shape, 2, length);
+    Harness dirty(backend_under_test(2), shape, 2, length);
     dirty.poison_row(1, 0);
     for (int position = 0; position < length;) {
       const int window = std::min(8, length - position);
@@ -132,13 +134,13 @@ TEST(CpuAttention, RejectedRowsAndNaNNeighboursLeaveNoTrace) {
   }
 }
 
-TEST(CpuAttention, ANaNRowDoesNotReachEarlierRowsOfItsWindow) {
+TEST_F(Attention, ANaNRowDoesNotReachEarlierRowsOfItsWindow) {
   for (const Shape& shape : kShapes) {
-    Harness clean(cpu_backend(2), shape, 1, 100);
+    Harness clean(backend_under_test(2), shape, 1, 100);
     clean.pass({{0, 90}});
     clean.pass({{0, 8}});
     for (int bad = 91; bad < 98; ++bad) {
-      Harness dirty(cpu_backend(2), shape, 1, 100);
+      Harness dirty(backend_under_test(2), shape, 1, 100);
       dirty.poison_row(0, bad);
       dirty.pass({{0, 90}});
       dirty.pass({{0, 8}});
@@ -150,10 +152,10 @@ TEST(CpuAttention, ANaNRowDoesNotReachEarlierRowsOfItsWindow) {
   }
 }
 
-TEST(CpuAttention, ReleasedPagesAreNeverRead) {
+TEST_F(Attention, ReleasedPagesAreNeverRead) {
   const Shape shape{.heads = 4, .kv_heads = 2, .head_dim = 32, .window = 100};
-  Harness kept(cpu_backend(2), shape, 1, 400);
-  Harness released(cpu_backend(2), shape, 1, 400);
+  Harness kept(backend_under_test(2), shape, 1, 400);
+  Harness released(backend_under_test(2), shape, 1, 400);
   for (Harness* harness : {&kept, &released}) harness->pass({{0, 300}});
   for (int page = 0; page < 3; ++page) released.release_page(0, page);  // position 300 sees keys from 201
   for (Harness* harness : {&kept, &released}) harness->pass({{0, 9}});

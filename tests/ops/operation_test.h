@@ -1,4 +1,6 @@
-// What the tests of the CPU operations share: the paths that this machine can run, random buffers, and comparisons.
+// What the tests of operations share: the backend under test and its paths on this machine, random buffers, and comparisons.
+// The same sources make two programs: the CPU's, and with TENSORFOLD_TEST_CUDA the GPU's (tests/ops/cuda), where buffers and
+// the heap are memory that both sides reach.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,11 +14,46 @@
 #include <vector>
 
 #include "base/bf16.h"
+#include "ops/reference/reference_backend.h"
+#if defined(TENSORFOLD_TEST_CUDA)
+#include "support/cuda_device.h"
+#include "support/synced_backend.h"
+#else
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/isa.h"
-#include "ops/reference/reference_backend.h"
+#endif
 
 namespace tensorfold::ops {
+
+#if defined(TENSORFOLD_TEST_CUDA)
+
+constexpr bool kTestsCuda = true;
+
+/// Kernels for every GPU, and those for this one where it has its own.
+inline std::vector<std::string> available_paths() {
+  std::vector<std::string> paths = {"every GPU"};
+  if (test::gpu_has_hopper_paths()) paths.push_back("hopper");
+  return paths;
+}
+
+/// Every operation is done when its call returns.
+inline std::unique_ptr<Backend> backend_under_test(int, const std::string& path = "") {
+  CudaBackendOptions options;
+  options.pinned_buffers = true;
+  options.hopper_paths = path != "every GPU";
+  return std::make_unique<test::SyncedBackend>(make_cuda_backend(options));
+}
+
+inline std::vector<int> thread_counts(const std::vector<int>&) { return {1}; }
+
+class OperationTest : public testing::Test {
+ protected:
+  void SetUp() override { TF_SKIP_WITHOUT_GPU(); }
+};
+
+#else
+
+constexpr bool kTestsCuda = false;
 
 inline std::vector<std::string> available_paths() {
   std::vector<std::string> paths;
@@ -26,12 +63,19 @@ inline std::vector<std::string> available_paths() {
   return paths;
 }
 
-inline std::unique_ptr<Backend> cpu_backend(int threads, const std::string& path = "") {
+inline std::unique_ptr<Backend> backend_under_test(int threads, const std::string& path = "") {
   CpuBackendOptions options;
   options.threads = threads;
   options.path = path;
   return make_cpu_backend(options);
 }
+
+/// Thread counts worth comparing; a GPU has none.
+inline std::vector<int> thread_counts(const std::vector<int>& counts) { return counts; }
+
+using OperationTest = testing::Test;
+
+#endif
 
 inline std::vector<float> random_floats(std::size_t count, unsigned seed, float scale = 1.0f) {
   std::mt19937 random(seed);

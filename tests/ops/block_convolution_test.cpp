@@ -1,9 +1,12 @@
 // What drafters added to the operations: the dynamic grouped convolution, rows rounded into columns of a wider buffer,
-// and norms that keep their unrounded values. CPU against the reference; every row of a block alone = in any batch.
-#include "cpu_test_support.h"
+// and norms that keep their unrounded values. The backend under test against the reference; every row of a block alone = in any batch.
+#include "operation_test.h"
 
 namespace tensorfold::ops {
 namespace {
+
+using BlockConvolution = OperationTest;
+using Rows = OperationTest;
 
 struct Blocks {
   std::vector<std::int32_t> starts;
@@ -35,7 +38,7 @@ std::vector<float> convolve(Backend& backend, const std::vector<float>& y, const
   return activations_of(backend.info(), out);
 }
 
-TEST(CpuBlockConvolution, IsCloseToTheReferenceAndInvariant) {
+TEST_F(BlockConvolution, IsCloseToTheReferenceAndInvariant) {
   auto reference = make_reference_backend(Rounding::kBackend);
   const Blocks blocks{{0, 1, 8, 10}, 17};
   for (const auto& [width, group] : {std::pair<std::int64_t, std::int64_t>{64, 4}, {96, 16}, {40, 8}, {30, 3}}) {
@@ -48,8 +51,8 @@ TEST(CpuBlockConvolution, IsCloseToTheReferenceAndInvariant) {
       const auto expected = convolve(*reference, y, base, dynamic, blocks, width, group, residual);
       std::vector<float> first_path;
       for (const std::string& path : available_paths()) {
-        for (const int threads : {1, 3}) {
-          auto backend = cpu_backend(threads, path);
+        for (const int threads : thread_counts({1, 3})) {
+          auto backend = backend_under_test(threads, path);
           const auto all = convolve(*backend, y, base, dynamic, blocks, width, group, residual);
           EXPECT_TRUE(close_to(all, expected, residual != nullptr ? 1e-3f : 1.0f, 1e-5f)) << width;
           if (first_path.empty()) first_path = all;
@@ -68,8 +71,8 @@ TEST(CpuBlockConvolution, IsCloseToTheReferenceAndInvariant) {
   }
 }
 
-TEST(CpuBlockConvolution, NothingCrossesABlocksStart) {
-  auto backend = cpu_backend(2);
+TEST_F(BlockConvolution, NothingCrossesABlocksStart) {
+  auto backend = backend_under_test(2);
   const std::int64_t width = 32, group = 16, rows = 4;
   auto y = random_floats(rows * width, 6);
   const auto base = random_floats(2 * width, 7), dynamic = random_floats(rows * 7, 8);
@@ -81,7 +84,7 @@ TEST(CpuBlockConvolution, NothingCrossesABlocksStart) {
   EXPECT_TRUE(std::isnan(dirty[width]));
 }
 
-TEST(CpuRows, RoundRowsGathersIntoColumns) {
+TEST_F(Rows, RoundRowsGathersIntoColumns) {
   auto reference = make_reference_backend(Rounding::kBackend);
   const std::int64_t width = 37, stride = 80, rows = 4;
   const auto x = random_floats(9 * width, 9);
@@ -103,16 +106,16 @@ TEST(CpuRows, RoundRowsGathersIntoColumns) {
   EXPECT_EQ(expected[4], 0.0f);
   EXPECT_EQ(expected[5], to_float(to_bf16(x[8 * width])));
   for (const std::string& path : available_paths()) {
-    auto backend = cpu_backend(2, path);
+    auto backend = backend_under_test(2, path);
     EXPECT_TRUE(same_bits(run(*backend), expected));
   }
 }
 
-TEST(CpuRows, NormKeepsUnroundedValuesAndStrides) {
+TEST_F(Rows, NormKeepsUnroundedValuesAndStrides) {
   const std::int64_t width = 40, stride = 100, rows = 5;
   const auto x = random_floats(rows * width, 10, 3.0f), weight = random_floats(width, 11);
   for (const std::string& path : available_paths()) {
-    auto backend = cpu_backend(2, path);
+    auto backend = backend_under_test(2, path);
     std::vector<std::byte> plain(rows * width * 2), strided(rows * stride * 2);
     std::vector<float> unrounded(rows * width), lone(rows * width);
     RmsNormParams params{x.data(), width, weight.data(), 1e-6f, rows, width, activations(plain), nullptr};
