@@ -8,54 +8,70 @@
 
 namespace tensorfold::ops::cuda::experts {
 
-/// Adds segments of `count` values each. `levels`: binary digits that a segment's index may have. Sequential order takes one.
+/// Adds up to 2^levels segments of `count` values each, as a tree or one after the other. levels 0: the latter only, any
+/// number.
 template <int count, int levels>
 struct SegmentSum {
-  float parked[levels][count];  // tree: level l holds the sum of 2^l segments while bit l of the number added is set
+  // Tree: level l holds the sum of 2^l segments while bit l of the number added is set. Otherwise level 0 holds the sum.
+  static constexpr int kParked = levels == 0 ? 1 : levels;
+  float parked[kParked][count];
 
-  /// `values` is segment `index`, counted from 0 without gaps.
-  __device__ __forceinline__ void add(int index, bool tree, const float (&values)[count]) {
-    if (!tree) {
-#pragma unroll
-      for (int i = 0; i < count; ++i) parked[0][i] = index == 0 ? values[i] : parked[0][i] + values[i];
-      return;
-    }
-    float sum[count];
-#pragma unroll
-    for (int i = 0; i < count; ++i) sum[i] = values[i];
-    bool placed = false;
-#pragma unroll
-    for (int level = 0; level < levels; ++level) {
-      if (placed) continue;
-      if (level == levels - 1 || (index >> level & 1) == 0) {
-        // The topmost level's second half ends the sum: finish() finds it there alone.
-        const bool ends = index >> level & 1;
-#pragma unroll
-        for (int i = 0; i < count; ++i) parked[level][i] = ends ? parked[level][i] + sum[i] : sum[i];
-        placed = true;
-      } else {
-#pragma unroll
-        for (int i = 0; i < count; ++i) sum[i] = parked[level][i] + sum[i];
-      }
+  /// `values` is segment `index`, counted from 0 without gaps; it is changed.
+  __device__ __forceinline__ void add(int index, bool tree, float (&values)[count]) {
+    if (levels == 0 || !tree) {
+      if (index > 0) merge<0>(values);
+      park<0>(values);
+    } else {
+      carry<0>(index, values);
     }
   }
 
   /// The sum of the `segments` that were added.
   __device__ __forceinline__ void finish(int segments, bool tree, float (&result)[count]) const {
-    if (!tree || segments == 1 << levels) {
-      constexpr int kTop = levels - 1;
+    if (levels == 0 || !tree) {
+      copy<0>(result);
+    } else if (segments == 1 << levels) {
+      copy<kParked - 1>(result);
+    } else {
+      bool any = false;
 #pragma unroll
-      for (int i = 0; i < count; ++i) result[i] = tree ? parked[kTop][i] : parked[0][i];
-      return;
+      for (int level = 0; level < levels; ++level) {
+        if ((segments >> level & 1) == 0) continue;
+#pragma unroll
+        for (int i = 0; i < count; ++i) result[i] = any ? parked[level][i] + result[i] : parked[level][i];
+        any = true;
+      }
     }
-    bool any = false;
+  }
+
+ private:
+  template <int level>
+  __device__ __forceinline__ void merge(float (&values)[count]) const {
 #pragma unroll
-    for (int level = 0; level < levels; ++level) {
-      if ((segments >> level & 1) == 0) continue;
+    for (int i = 0; i < count; ++i) values[i] = parked[level][i] + values[i];
+  }
+  template <int level>
+  __device__ __forceinline__ void park(const float (&values)[count]) {
 #pragma unroll
-      for (int i = 0; i < count; ++i) result[i] = any ? parked[level][i] + result[i] : parked[level][i];
-      any = true;
+    for (int i = 0; i < count; ++i) parked[level][i] = values[i];
+  }
+  template <int level>
+  __device__ __forceinline__ void copy(float (&result)[count]) const {
+#pragma unroll
+    for (int i = 0; i < count; ++i) result[i] = parked[level][i];
+  }
+  // The second half of a pair meets the first one and goes a level up; the topmost stays, finish() finds it there.
+  template <int level>
+  __device__ __forceinline__ void carry(int index, float (&values)[count]) {
+    const bool second = index >> level & 1;
+    if (second) merge<level>(values);
+    if constexpr (level + 1 < levels) {
+      if (second) {
+        carry<level + 1>(index, values);
+        return;
+      }
     }
+    park<level>(values);
   }
 };
 

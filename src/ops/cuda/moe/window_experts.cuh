@@ -447,7 +447,8 @@ __device__ __forceinline__ void run_gate_up(const WindowExperts& e, const Window
         if (turns % sharing != place) continue;
         for (int segment = 0; segment < part.segments; ++segment) {
           const float4 v = handed[handed_at + segment * 32];
-          total.add(segment, part.segment_tree != 0, {v.x, v.y, v.z, v.w});
+          float sum[4] = {v.x, v.y, v.z, v.w};
+          total.add(segment, part.segment_tree != 0, sum);
         }
       }
       float result[4];
@@ -609,7 +610,8 @@ __device__ __forceinline__ void combine_tile(const WindowExperts& e, const Windo
         const int slot = row * top_k + choice;
         SegmentSum<1, 3> output;
         for (int unit = 0; unit < units.units_per_item(); ++unit) {
-          output.add(unit, e.down.segment_tree != 0, {results[(unit * slots + slot) * kTileRows + at % kTileRows]});
+          float part[1] = {results[(unit * slots + slot) * kTileRows + at % kTileRows]};
+          output.add(unit, e.down.segment_tree != 0, part);
         }
         float total[1];
         output.finish(units.units_per_item(), e.down.segment_tree != 0, total);
