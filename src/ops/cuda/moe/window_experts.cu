@@ -21,15 +21,11 @@ std::int32_t partial_bytes(std::int32_t warps_per_tile) {
   return std::max(warps_per_tile > 1 ? sums : 0, masks);
 }
 
-bool routes_itself(const RoutingInputs& routing) {
-  return routing.rows <= kWindowRoutedRowsMax && routing.experts <= kWindowExpertsRoutedMax;
-}
-
 /// How the launch is cut, and its shared memory; the second is what is returned.
 std::int32_t plan_launch(const CudaContext& context, const PackedPart& gate_up, const PackedPart& down,
                          const RoutingInputs& routing, WindowLaunch& launch) {
   const std::int32_t slots = routing.rows * routing.top_k;
-  launch.routes = routes_itself(routing);
+  launch.routes = window_experts_route(routing);
   launch.block_bytes = std::max(launch.gate_up ? gate_up.block_bytes : 0, launch.down ? down.block_bytes : 0);
   const std::int32_t tiles_per_cta = slots * gate_up.tiles / context.facts().sm_count;
   launch.warps_per_tile = tiles_per_cta <= 2 ? 8 : 4;
@@ -79,6 +75,10 @@ bool same_format(const PackedPart& a, const PackedPart& b) {
 }
 
 }  // namespace
+
+bool window_experts_route(const RoutingInputs& routing) {
+  return routing.rows <= kWindowRoutedRowsMax && routing.experts <= kWindowExpertsRoutedMax;
+}
 
 bool window_experts_fit(const CudaContext& context, const PackedPart& gate_up, const PackedPart& down,
                         const RoutingInputs& routing) {

@@ -18,9 +18,12 @@ struct WindowExperts {
   const std::uint16_t* x = nullptr;  // [rows, gate_up.columns] bf16
   ActivationKind kind = ActivationKind::kSilu;
   RoutingInputs routing;
-  ExpertPlan plan;         // routing.rows <= kWindowRoutedRowsMax: memory for it; else made, with items of kWindowItemRows
+  ExpertPlan plan;         // made, with items of kWindowItemRows; only memory for it where the launch routes
   CombineTarget target;
 };
+
+/// Whether the launch routes these rows by itself.
+bool window_experts_route(const RoutingInputs& routing);
 
 /// Whether this path can take such a layer at all.
 bool window_experts_fit(const CudaContext& context, const PackedPart& gate_up, const PackedPart& down,
