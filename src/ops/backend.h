@@ -21,6 +21,7 @@
 
 #include "ops/attention.h"
 #include "ops/block_convolution.h"
+#include "ops/draw.h"
 #include "ops/elementwise.h"
 #include "ops/gated_delta.h"
 #include "ops/linear.h"
@@ -90,6 +91,8 @@ class Backend {
   virtual std::unique_ptr<Linear> load_linear(const LinearSource& source) = 0;
   virtual void linear(const LinearParams& params) = 0;
   virtual void embed(const EmbedParams& params) = 0;
+  /// False: not available for this layer and row count; nothing was done.
+  virtual bool gated_linear(const GatedLinearParams&) { return false; }
 
   // --- norm.h
   virtual void rms_norm(const RmsNormParams& params) = 0;
@@ -118,6 +121,10 @@ class Backend {
 
   // --- moe.h
   virtual void moe(const MoeParams& params) = 0;
+
+  // --- draw.h
+  virtual bool can_draw(const SamplingRule&) const { return false; }
+  virtual void draw(const DrawParams&) {}
 };
 
 /// Element `index` of an activation buffer.

@@ -318,11 +318,13 @@ TEST(Drafts, ManyStreamsMixedWithSerialOnes) {
         EXPECT_EQ(outcome.finish.statistics.rounds, 29);
       }
     }
-    EXPECT_EQ(first->opened, 21);  // a stream without drafts never reaches a source
+    // A stream without drafts never reaches a source; one that is preempted opens again.
+    EXPECT_GE(first->opened, 21);
+    EXPECT_LE(first->opened, 21 + 4);  // of the background ones, these draft
     EXPECT_EQ(first->contract_breaches + second->contract_breaches, 0);
-    for (int i = 0; i < 2000 && first->closed < 21; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_EQ(first->closed, 21);
-    EXPECT_EQ(second->closed, 21);
+    for (int i = 0; i < 2000 && second->closed < first->opened; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(first->closed, first->opened);
+    EXPECT_EQ(second->closed, first->opened);
   }
 }
 

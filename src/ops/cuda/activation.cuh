@@ -7,7 +7,10 @@
 // (one-arithmetic.md).
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
+
+#include <cstdint>
 
 #include "ops/elementwise.h"
 
@@ -111,6 +114,19 @@ __device__ __forceinline__ float softplus(float x) {
 
 __device__ __forceinline__ float activate(ActivationKind kind, float x) {
   return kind == ActivationKind::kSilu ? silu(x) : gelu_tanh(x);
+}
+
+/// Nearest even; the one rounding of activations.
+__device__ __forceinline__ std::uint16_t bf16_bits(float value) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
+
+__device__ __forceinline__ std::uint32_t bf16_pair(float low, float high) {
+  return static_cast<std::uint32_t>(bf16_bits(low)) | static_cast<std::uint32_t>(bf16_bits(high)) << 16;
+}
+
+__device__ __forceinline__ float bf16_float(std::uint16_t bits) {
+  return __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
 }
 
 }  // namespace tensorfold::ops::cuda
