@@ -371,7 +371,9 @@ __device__ __forceinline__ float code_at(std::uint32_t word) {
   constexpr std::uint32_t kMask = ((1u << F::kBits) - 1) << bit;
   constexpr std::uint32_t kExponent = static_cast<std::uint32_t>(150 - bit) << 23;
   static_assert(bit + F::kBits <= 23);
-  return __uint_as_float((word & kMask) | kExponent) - static_cast<float>(1 << (23 - bit));
+  std::uint32_t number;  // (word & kMask) | kExponent; the compiler makes two instructions of it
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(number) : "r"(word), "r"(kMask), "r"(kExponent));
+  return __uint_as_float(number) - static_cast<float>(1 << (23 - bit));
 }
 
 // The even and the odd k's code of register p.
