@@ -150,7 +150,7 @@ std::int64_t part_bytes(const PackedPart& part) {
 std::string plan_name(const WidePlan& plan) {
   constexpr const char* kModes[] = {"sequential", "tree", "split"};
   return std::string(kModes[static_cast<int>(plan.mode)]) + " n" + std::to_string(plan.tokens) + " x" + std::to_string(plan.groups) +
-         " grid " + std::to_string(plan.grid) + " ring " + std::to_string(plan.stages);
+         " cluster " + std::to_string(plan.cluster) + " grid " + std::to_string(plan.grid) + " ring " + std::to_string(plan.stages);
 }
 
 // --- bits ------------------------------------------------------------------------------------------------------------
@@ -265,9 +265,9 @@ class Checker {
       for (const int tokens : {32, 64, 128, 192}) {
         if (tokens == 192 && mode != SumMode::kSequential) continue;
         if (tokens < 128 && mode == SumMode::kTree) continue;
-        for (int groups = 1; groups <= 5; ++groups) {
+        for (int i = 2; i <= 11; ++i) {
           WidePlan plan;
-          plan.mode = mode, plan.tokens = tokens, plan.groups = groups;
+          plan.mode = mode, plan.tokens = tokens, plan.groups = i / 2, plan.cluster = 1 + i % 2;
           if (complete_wide_plan(context_.facts(), part, rows, plan)) list.push_back(plan);
         }
       }
@@ -390,8 +390,8 @@ int check_bits(BenchContext& context, bool quick) {
     for (const int group : {32, 64, 128}) {
       for (const ScaleKind kind : {kBf16Pair, kHalfPair, kFloatPair}) formats.push_back({bits, kind, group, false});
     }
-    formats.push_back({bits, kScaleMin, 32, false});
-    formats.push_back({bits, kHalf, 32, false});
+    if (bits == 4 || bits == 5) formats.push_back({bits, kScaleMin, 32, false});
+    if (bits == 4 || bits == 5 || bits == 8) formats.push_back({bits, kHalf, 32, false});
   }
   formats.push_back({4, kBf16Pair, 128, true});
   formats.push_back({6, kScale, 16, false});
@@ -512,23 +512,36 @@ void time_rows(Timer& timer, int rows) {
   report("layer", timer.microseconds(layer, rows), layer_floor, layer_flops, "");
 }
 
+// The fastest plans of each shape, and the one that would be chosen.
 void time_plans(BenchContext& context, Timer& timer, int rows) {
   for (const Shape& shape : k27bLayer) {
+    struct Timed {
+      double us;
+      WidePlan plan;
+    };
+    std::vector<Timed> timed;
     for (const SumMode mode : {shape.tree ? SumMode::kTree : SumMode::kSequential, SumMode::kSplit}) {
       for (const int tokens : {32, 64, 128, 192}) {
         if (tokens == 192 && (mode != SumMode::kSequential || rows <= 128)) continue;
         if (tokens < 128 && (mode == SumMode::kTree || rows > tokens)) continue;
         if (tokens / 2 >= rows && tokens > 32 && mode != SumMode::kTree) continue;
-        for (int groups = 1; groups <= 5; ++groups) {
+        for (int i = 2; i <= 11; ++i) {
           Launch launch{shape, {}};
-          launch.plan.mode = mode, launch.plan.tokens = tokens, launch.plan.groups = groups;
+          launch.plan.mode = mode, launch.plan.tokens = tokens, launch.plan.groups = i / 2, launch.plan.cluster = 1 + i % 2;
           const PackedPart part = describe(shape, {});
           if (!complete_wide_plan(context.facts(), part, rows, launch.plan)) continue;
-          const double us = timer.microseconds({launch}, rows);
-          std::printf("%4d rows %dx%d %-34s %8.2f us, %.2f floors, estimate %.2f\n", rows, shape.columns, shape.rows,
-                      plan_name(launch.plan).c_str(), us, us / Timer::floor_microseconds(shape, rows), launch.plan.cost / 1755);
+          timed.push_back({timer.microseconds({launch}, rows), launch.plan});
         }
       }
+    }
+    std::sort(timed.begin(), timed.end(), [](const Timed& a, const Timed& b) { return a.us < b.us; });
+    const WidePlan chosen = timer.chosen(shape, rows).plan;
+    for (std::size_t i = 0; i < timed.size(); ++i) {
+      const bool is_chosen = plan_name(timed[i].plan) == plan_name(chosen);
+      if (i >= 4 && !is_chosen) continue;
+      std::printf("%d rows %dx%d %s: %.1f us, %.2f floors, estimated %.1f%s\n", rows, shape.columns, shape.rows,
+                  plan_name(timed[i].plan).c_str(), timed[i].us, timed[i].us / Timer::floor_microseconds(shape, rows),
+                  timed[i].plan.cost / 1755, is_chosen ? " CHOSEN" : "");
     }
   }
 }

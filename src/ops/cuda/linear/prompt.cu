@@ -6,14 +6,14 @@ namespace tensorfold::ops::cuda {
 
 WideKernel find_prompt_kernel(const PackedPart& part, const WidePlan& plan) {
   WideKernel kernel = nullptr;
-  visit_format(part, [&]<typename F>() {
+  visit_wide_format(part, [&]<typename F, ScaleKind kScales>() {
     if (plan.tokens == 192) {
       TF_ASSERT(plan.mode == SumMode::kSequential);
-      kernel = wide_kernel<F, 192, SumMode::kSequential>;
+      kernel = wide_kernel<F, kScales, 192, SumMode::kSequential>;
     } else if (plan.mode == SumMode::kSequential) {
-      kernel = wide_kernel<F, 128, SumMode::kSequential>;
+      kernel = wide_kernel<F, kScales, 128, SumMode::kSequential>;
     } else {
-      kernel = plan.mode == SumMode::kTree ? wide_kernel<F, 128, SumMode::kTree> : wide_kernel<F, 128, SumMode::kSplit>;
+      kernel = plan.mode == SumMode::kTree ? wide_kernel<F, kScales, 128, SumMode::kTree> : wide_kernel<F, kScales, 128, SumMode::kSplit>;
     }
   });
   return kernel;

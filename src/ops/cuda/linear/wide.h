@@ -31,6 +31,7 @@ struct WidePlan {
   SumMode mode = SumMode::kSequential;
   std::int32_t tokens = 0;       // rows of x in a tile of the output
   std::int32_t groups = 0;       // of 64 rows of the weights in a tile
+  std::int32_t cluster = 1;      // CTAs that share activations: 1 or 2
   std::int32_t grid = 0;
   std::int32_t stages = 0, stage_bytes = 0;
   std::int32_t token_tiles = 0, items = 0, item_units = 0;
@@ -39,7 +40,7 @@ struct WidePlan {
 
 /// The plan for `rows` rows; false when there is none.
 bool choose_wide_plan(const DeviceFacts& facts, const PackedPart& part, std::int64_t rows, WidePlan& plan);
-/// Completes a plan whose mode, tokens and groups are set; false when it doesn't fit.
+/// Completes a plan whose mode, tokens, groups and cluster are set; false when it doesn't fit.
 bool complete_wide_plan(const DeviceFacts& facts, const PackedPart& part, std::int64_t rows, WidePlan& plan);
 /// Queues the part by a plan of the caller's choice.
 void run_wide_plan(CudaContext& context, const PackedPart& part, const WideCall& call, const WidePlan& plan);

@@ -36,6 +36,18 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_
       "r"(phase)
       : "memory");
 }
+/// An arrival at the barrier that CTA `rank` of the cluster has at this address. Relaxed: for those who only read.
+__device__ __forceinline__ void barrier_arrive_at(std::uint32_t barrier, int rank) {
+  asm volatile(
+      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
+      " mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+/// All threads of the cluster that have not ended.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\n barrier.cluster.wait.acquire;" ::: "memory");
+}
 /// All 128 threads of one warpgroup; `name` is 1 to 15.
 __device__ __forceinline__ void warpgroup_sync(int name) {
   asm volatile("bar.sync %0, 128;" ::"r"(name) : "memory");
@@ -50,7 +62,7 @@ __device__ __forceinline__ std::uint64_t policy_read_once() {
 }
 __device__ __forceinline__ std::uint64_t policy_read_again() {
   std::uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
@@ -62,6 +74,15 @@ __device__ __forceinline__ void copy_box_2d(std::uint32_t destination, const CUt
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
       " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(destination),
       "l"(map), "r"(barrier), "r"(x0), "r"(x1), "l"(policy)
+      : "memory");
+}
+/// To the same place in every CTA of the mask, whose barriers at the same place learn of it.
+__device__ __forceinline__ void copy_box_2d_to_all(std::uint32_t destination, const CUtensorMap* map, int x0, int x1,
+                                                   std::uint32_t barrier, std::uint16_t mask, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+      " [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(destination),
+      "l"(map), "r"(barrier), "r"(x0), "r"(x1), "h"(mask), "l"(policy)
       : "memory");
 }
 __device__ __forceinline__ void copy_box_4d(std::uint32_t destination, const CUtensorMap* map, int x0, int x1, int x2,

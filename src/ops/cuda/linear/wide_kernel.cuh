@@ -7,6 +7,9 @@
 //
 // A's registers come in two sets: a set is dequantised while the tensor cores work on the other one.
 //
+// Two CTAs may form a cluster: they compute neighbouring rows, and each brings half of the activations to both. What bounds
+// these kernels, beside the tensor cores, is how much the L2 cache delivers.
+//
 // The order of the sums (one-arithmetic.md, rule 1) is a part's: segments of k blocks, k16 steps ascending within a segment,
 // segments one after the other or as a binary tree over eight. How it is computed is free, and there are three ways:
 //
@@ -26,6 +29,30 @@
 #include "ops/cuda/linear/wide_parameters.h"
 
 namespace tensorfold::ops::cuda {
+
+/// Calls `visit.template operator()<F, kScales>()`, see wide_kernel; false for combinations that no checkpoint has.
+template <typename Visitor>
+bool visit_wide_format(const PackedPart& part, Visitor&& visit) {
+  using enum ScaleKind;
+  bool known = true;
+  visit_format(part, [&]<typename F>() {
+    if constexpr (F::kArithmetic != WeightArithmetic::kFloat || F::kScaleSets == 4) {
+      visit.template operator()<F, kNone>();
+    } else if (part.scale_kind == kHalfPair) {
+      visit.template operator()<F, kHalfPair>();
+    } else if (part.scale_kind == kFloatPair) {
+      visit.template operator()<F, kFloatPair>();
+    } else if constexpr (F::kBits == 4 || F::kBits == 5) {
+      part.scale_kind == kHalf ? visit.template operator()<F, kHalf>() : visit.template operator()<F, kScaleMin>();
+    } else if constexpr (F::kBits == 8) {
+      known = part.scale_kind == kHalf;
+      if (known) visit.template operator()<F, kHalf>();
+    } else {
+      known = false;
+    }
+  });
+  return known;
+}
 
 /// Register budgets: the launch gives every thread an equal share, which consumers and producers trade. groups · consumer +
 /// producer <= (groups + 1) · share must hold for every number of groups up to the most, or the kernel hangs.
@@ -48,24 +75,25 @@ struct WideRun {
 
 namespace wide {
 
-__device__ __forceinline__ int unit_begin(const WideParameters& p, int cta) {
-  return static_cast<int>(static_cast<std::int64_t>(p.items) * p.item_units * cta / static_cast<int>(gridDim.x));
+__device__ __forceinline__ int cluster_rank(const WideParameters& p) {
+  return p.cluster == 2 ? static_cast<int>(blockIdx.x) & 1 : 0;
 }
 
-/// Run `index` of this CTA; false when there is none.
+/// Run `index` of this CTA; false when there is none. Runs of a cluster's CTAs differ in their row group alone.
 template <SumMode mode>
 __device__ __forceinline__ bool find_run(const WideParameters& p, int index, WideRun& run) {
-  const int cta = static_cast<int>(blockIdx.x);
+  const int cluster = static_cast<int>(blockIdx.x) / p.cluster, clusters = static_cast<int>(gridDim.x) / p.cluster;
   int item, first, end;
   if constexpr (mode == SumMode::kSplit) {
-    const int unit = cta + index * static_cast<int>(gridDim.x);
+    const int unit = cluster + index * clusters;
     if (unit >= p.items * p.item_units) return false;
     item = unit / p.item_units;
     first = unit % p.item_units;
     end = first + 1;
   } else {
     const int units = p.item_units;
-    const int begin = unit_begin(p, cta), stop = unit_begin(p, cta + 1);
+    const std::int64_t all = static_cast<std::int64_t>(p.items) * units;
+    const int begin = static_cast<int>(all * cluster / clusters), stop = static_cast<int>(all * (cluster + 1) / clusters);
     if (begin >= stop) return false;
     const int first_item = begin / units, last_item = (stop - 1) / units;
     if (first_item == last_item) {
@@ -84,7 +112,7 @@ __device__ __forceinline__ bool find_run(const WideParameters& p, int index, Wid
       }
     }
   }
-  run.row_group = item / p.token_tiles;
+  run.row_group = item / p.token_tiles * p.cluster + cluster_rank(p);
   run.token_tile = item % p.token_tiles;
   run.publishes = end != p.item_units;
   run.first_segment = first;
@@ -156,11 +184,18 @@ __device__ __forceinline__ void produce(const WideParameters& p, const CUtensorM
     hopper::copy_box_4d(ring.stage(stage) + ring.kActivationBytes, weights, 0, 0, at.block,
                         at.run.row_group * groups * kWarpgroupTiles, ring.full(stage), weight_policy);
   };
+  const int rank = cluster_rank(p);
   const auto copy_activations = [&](const BlockWalk<mode>& at, int stage) {
 #pragma unroll
     for (int box = 0; box < 2; ++box) {
-      hopper::copy_box_2d(ring.stage(stage) + box * ring.kBoxBytes, activations, at.block * kBlockColumns + box * 64,
-                          at.run.token_tile * kTokens, ring.full(stage), activation_policy);
+      const std::uint32_t destination = ring.stage(stage) + box * ring.kBoxBytes;
+      const int column = at.block * kBlockColumns + box * 64, row = at.run.token_tile * kTokens;
+      if (p.cluster == 2) {  // each CTA brings half of the rows to both
+        hopper::copy_box_2d_to_all(destination + rank * (ring.kBoxBytes / 2), activations, column, row + rank * (kTokens / 2),
+                                   ring.full(stage), 3, activation_policy);
+      } else {
+        hopper::copy_box_2d(destination, activations, column, row, ring.full(stage), activation_policy);
+      }
     }
   };
   hopper::prefetch_map(weights);
@@ -191,15 +226,17 @@ struct Consumer {
 };
 
 /// acc = the sum over k blocks [begin, end), k16 steps ascending.
-template <typename F, int kTokens, int kSetSteps>
+template <typename F, ScaleKind kScales, int kTokens, int kSetSteps>
 __device__ __forceinline__ void sum_segment(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me, Place& place,
                                             int begin, int end, float (&acc)[kTokens / 2]) {
   std::uint32_t a[2][kSetSteps][4];
   const std::uint32_t my_block =
       ring.kActivationBytes + (me.group * kWarpgroupTiles + me.warp) * static_cast<std::uint32_t>(p.part.block_bytes);
   const auto release = [&](int stage) {
-    if (me.lane == 0) hopper::barrier_arrive(ring.empty(stage));
+    if (me.lane < p.cluster) hopper::barrier_arrive_at(ring.empty(stage), me.lane);
   };
+  PackedPart part = p.part;
+  if constexpr (kScales != ScaleKind::kNone) part.scale_kind = kScales;
   int previous = -1;
 #pragma unroll 1
   for (int block = begin; block < end; ++block) {
@@ -209,7 +246,7 @@ __device__ __forceinline__ void sum_segment(const WideParameters& p, const Ring<
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const HalfCodes<F> codes = load_codes<F>(SharedBlock{stage + my_block}, half, me.lane);
-      const HalfScales<F> scales = load_scales<F>(SharedBlock{stage + my_block}, p.part, half, me.lane);
+      const HalfScales<F> scales = load_scales<F>(SharedBlock{stage + my_block}, part, half, me.lane);
 #pragma unroll
       for (int set = 0; set < 4 / kSetSteps; ++set) {
         std::uint32_t(&registers)[kSetSteps][4] = a[kSetSteps == 4 ? half : set];
@@ -349,7 +386,7 @@ __device__ __forceinline__ void store_tile(const WideParameters& p, const WideRu
 /// Takes over the sum that the CTA before this one published: values = its sum + values.
 template <int count>
 __device__ __forceinline__ void take_published(const WideParameters& p, int groups, const Consumer& me, float (&values)[count]) {
-  const int slot = (static_cast<int>(blockIdx.x) - 1) * groups + me.group;
+  const int slot = (static_cast<int>(blockIdx.x) - p.cluster) * groups + me.group;
   await(p.counters + slot, 1, me);
   add_to_stored(sums_of<2 * count>(p, slot, me.thread()), values);
   if (me.thread() == 0) p.counters[slot] = 0;
@@ -361,7 +398,7 @@ __device__ __forceinline__ void publish(const WideParameters& p, int groups, con
   raise(p.counters + slot, me);
 }
 
-template <typename F, int kTokens>
+template <typename F, ScaleKind kScales, int kTokens>
 __device__ __forceinline__ void consume_sequential(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me,
                                                    int groups) {
   constexpr int kSetSteps = WideShape<F, kTokens, SumMode::kSequential>::kSetSteps;
@@ -372,7 +409,7 @@ __device__ __forceinline__ void consume_sequential(const WideParameters& p, cons
     float acc[kTokens / 2], sum[kTokens / 2];
 #pragma unroll 1
     for (int segment = run.first_segment; segment < run.end_segment; ++segment) {
-      sum_segment<F, kTokens, kSetSteps>(p, ring, me, place, segment_begin(p, segment), segment_end(p, segment), acc);
+      sum_segment<F, kScales, kTokens, kSetSteps>(p, ring, me, place, segment_begin(p, segment), segment_end(p, segment), acc);
       if (segment > 0 && segment == run.first_segment) take_published(p, groups, me, acc);
       const bool begins = segment == run.first_segment;
 #pragma unroll
@@ -386,7 +423,7 @@ __device__ __forceinline__ void consume_sequential(const WideParameters& p, cons
   }
 }
 
-template <typename F, int kTokens>
+template <typename F, ScaleKind kScales, int kTokens>
 __device__ __forceinline__ void consume_tree(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me, int groups) {
   constexpr int kSetSteps = WideShape<F, kTokens, SumMode::kTree>::kSetSteps;
   // Left halves that the same CTA goes on with are parked behind all published ones.
@@ -398,7 +435,7 @@ __device__ __forceinline__ void consume_tree(const WideParameters& p, const Ring
     float acc[kTokens / 2], pair[kTokens / 2], half[kTokens / 2];
 #pragma unroll 1
     for (int segment = run.first_segment; segment < run.end_segment; ++segment) {
-      sum_segment<F, kTokens, kSetSteps>(p, ring, me, place, segment_begin(p, segment), segment_end(p, segment), acc);
+      sum_segment<F, kScales, kTokens, kSetSteps>(p, ring, me, place, segment_begin(p, segment), segment_end(p, segment), acc);
       const int leaf = segment % kTreeHalf;
       const bool last = leaf == kTreeHalf - 1 || segment + 1 == p.part.segments;
 #pragma unroll
@@ -454,7 +491,7 @@ __device__ __forceinline__ float4 add_segments(const PackedPart& part, Load&& lo
   return values[0];
 }
 
-template <typename F, int kTokens>
+template <typename F, ScaleKind kScales, int kTokens>
 __device__ __forceinline__ void consume_split(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me, int groups) {
   constexpr int kSetSteps = WideShape<F, kTokens, SumMode::kSplit>::kSetSteps;
   const int segments = p.part.segments;
@@ -464,7 +501,7 @@ __device__ __forceinline__ void consume_split(const WideParameters& p, const Rin
   for (int index = 0; find_run<SumMode::kSplit>(p, index, run); ++index) {
     float acc[kTokens / 2];
     const int segment = run.first_segment;
-    sum_segment<F, kTokens, kSetSteps>(p, ring, me, place, segment_begin(p, segment), segment_end(p, segment), acc);
+    sum_segment<F, kScales, kTokens, kSetSteps>(p, ring, me, place, segment_begin(p, segment), segment_end(p, segment), acc);
     const int output = (run.row_group * p.token_tiles + run.token_tile) * groups + me.group;
     store_sums(sums_of<kTokens>(p, output * segments + segment, me.thread()), acc);
     raise(p.counters + 2 * output, me);
@@ -494,7 +531,9 @@ __device__ __forceinline__ void consume_split(const WideParameters& p, const Rin
 
 }  // namespace wide
 
-template <typename F, int kTokens, SumMode mode>
+/// kScales: the part's scale kind where the format leaves it open (a branch in the loop would keep ptxas from overlapping
+/// wgmma with anything), else kNone.
+template <typename F, ScaleKind kScales, int kTokens, SumMode mode>
 __global__ void __launch_bounds__(WideShape<F, kTokens, mode>::kThreadsMax, 1)
     wide_kernel(const __grid_constant__ CUtensorMap weights, const __grid_constant__ CUtensorMap activations,
                 const __grid_constant__ WideParameters p) {
@@ -507,11 +546,12 @@ __global__ void __launch_bounds__(WideShape<F, kTokens, mode>::kThreadsMax, 1)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < p.stages; ++stage) {
       hopper::barrier_init(ring.full(stage), 1);
-      hopper::barrier_init(ring.empty(stage), groups * 4);
+      hopper::barrier_init(ring.empty(stage), groups * 4 * p.cluster);
     }
     hopper::fence_barrier_init();
   }
-  __syncthreads();
+  __syncwarp();
+  hopper::cluster_sync();
   if (warp / 4 == groups) {
     hopper::give_registers<Shape::kProducerRegisters>();
     if (static_cast<int>(threadIdx.x) == groups * kWarpgroupThreads) {
@@ -524,13 +564,15 @@ __global__ void __launch_bounds__(WideShape<F, kTokens, mode>::kThreadsMax, 1)
     const wide::Consumer me{warp / 4, warp % 4, static_cast<int>(threadIdx.x) % 32};
     wait_for_previous();
     if constexpr (mode == SumMode::kSequential) {
-      wide::consume_sequential<F, kTokens>(p, ring, me, groups);
+      wide::consume_sequential<F, kScales, kTokens>(p, ring, me, groups);
     } else if constexpr (mode == SumMode::kTree) {
-      wide::consume_tree<F, kTokens>(p, ring, me, groups);
+      wide::consume_tree<F, kScales, kTokens>(p, ring, me, groups);
     } else {
-      wide::consume_split<F, kTokens>(p, ring, me, groups);
+      wide::consume_split<F, kScales, kTokens>(p, ring, me, groups);
     }
   }
+  // A CTA stays while its neighbour may still write to its memory or arrive at its barriers.
+  hopper::cluster_sync();
 }
 
 }  // namespace tensorfold::ops::cuda

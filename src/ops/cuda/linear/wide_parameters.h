@@ -18,8 +18,9 @@ struct WideParameters {
   std::int64_t y_stride = 0;
   std::int32_t rows = 0;
   std::int32_t accumulate = 0;
+  std::int32_t cluster = 1;          // CTAs, 1 or 2, that compute neighbouring rows of the weights and share activations
   std::int32_t token_tiles = 0;
-  std::int32_t items = 0;            // tiles of the output
+  std::int32_t items = 0;            // tiles of the output, each of a cluster
   std::int32_t item_units = 0;       // parts of an item that different CTAs may compute: segments, or halves of a tree
   std::int32_t stages = 0;
   std::int32_t stage_bytes = 0;
@@ -31,7 +32,7 @@ struct WideParameters {
 /// Warpgroups of a CTA that registers suffice for; `lean`: the format is four bits with small bf16 scales.
 constexpr int wide_groups_max(int tokens, SumMode mode, bool lean) {
   if (mode == SumMode::kSplit) return tokens >= 128 ? 3 : lean ? 5 : 4;
-  return tokens >= 64 ? 2 : 4;
+  return tokens >= 128 ? 2 : tokens == 64 ? 3 : 4;
 }
 
 }  // namespace tensorfold::ops::cuda

@@ -6,12 +6,12 @@ namespace tensorfold::ops::cuda {
 
 WideKernel find_window_kernel(const PackedPart& part, const WidePlan& plan) {
   WideKernel kernel = nullptr;
-  visit_format(part, [&]<typename F>() {
+  visit_wide_format(part, [&]<typename F, ScaleKind kScales>() {
     if (plan.mode == SumMode::kSequential) {
-      kernel = plan.tokens == 32 ? wide_kernel<F, 32, SumMode::kSequential> : wide_kernel<F, 64, SumMode::kSequential>;
+      kernel = plan.tokens == 32 ? wide_kernel<F, kScales, 32, SumMode::kSequential> : wide_kernel<F, kScales, 64, SumMode::kSequential>;
     } else {
       TF_ASSERT(plan.mode == SumMode::kSplit);
-      kernel = plan.tokens == 32 ? wide_kernel<F, 32, SumMode::kSplit> : wide_kernel<F, 64, SumMode::kSplit>;
+      kernel = plan.tokens == 32 ? wide_kernel<F, kScales, 32, SumMode::kSplit> : wide_kernel<F, kScales, 64, SumMode::kSplit>;
     }
   });
   return kernel;
