@@ -202,7 +202,7 @@ class Checker {
       copy(expected, before);
       const std::uint16_t* input = x.data();
       DeviceArray<std::uint16_t> gathered(c.gathered ? static_cast<std::int64_t>(rows) * part.columns : 0);
-      WideCall call;
+      LinearCall call;
       call.x = x.data(), call.rows = rows, call.y = got.data(), call.y_stride = stride, call.accumulate = c.accumulate;
       std::unique_ptr<DeviceArray<std::int32_t>> list;
       if (c.gathered) {
@@ -328,7 +328,7 @@ void check_chains(BenchContext& context) {
         check(cudaMemcpyAsync(x.data(), start.data(), static_cast<std::size_t>(count) * 2, cudaMemcpyDeviceToDevice, context.stream()),
               "copying");
         for (const PackedPart& layer : parts) {
-          WideCall call;
+          LinearCall call;
           call.x = x.data(), call.rows = rows, call.y = y.data(), call.y_stride = shape.rows;
           if (!wide_linear(context, layer, call)) fail(ErrorCode::kInternal, "no plan");
           if (waits) check(cudaStreamSynchronize(context.stream()), "a layer");
@@ -480,7 +480,7 @@ class Timer {
         if (used + part_bytes(part) > kArenaBytes) used = 0;
         part.blocks = arena_.data() + used;
         used += part_bytes(part);
-        WideCall call;
+        LinearCall call;
         call.x = x_.data(), call.rows = rows, call.y = y_.data(), call.y_stride = launch.shape.rows;
         run_wide_plan(context_, part, call, launch.plan);
       }

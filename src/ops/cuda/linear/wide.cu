@@ -70,7 +70,7 @@ __global__ void gather_rows_kernel(const uint4* x, IdsRef rows, std::int64_t row
   }
 }
 
-const void* gather_rows(CudaContext& context, const PackedPart& part, const WideCall& call) {
+const void* gather_rows(CudaContext& context, const PackedPart& part, const LinearCall& call) {
   const std::int64_t row_words = part.columns / 8, words = row_words * call.rows;
   void* out = context.scratch(Scratch::kActivations, static_cast<std::size_t>(words) * 16);
   LaunchShape shape;
@@ -155,14 +155,11 @@ bool choose_wide_plan(const DeviceFacts& facts, const PackedPart& part, std::int
   return found;
 }
 
-void run_wide_plan(CudaContext& context, const PackedPart& part, const WideCall& call, const WidePlan& plan) {
+void run_wide_plan(CudaContext& context, const PackedPart& part, const LinearCall& call, const WidePlan& plan) {
   const void* x = call.row_index.header != nullptr ? gather_rows(context, part, call) : call.x;
   WideParameters parameters;
   parameters.part = part;
-  parameters.y = call.y;
-  parameters.y_stride = call.y_stride;
-  parameters.rows = static_cast<std::int32_t>(call.rows);
-  parameters.accumulate = call.accumulate;
+  parameters.out = linear_output(call);
   parameters.cluster = plan.cluster;
   parameters.token_tiles = plan.token_tiles;
   parameters.items = plan.items;
@@ -185,7 +182,7 @@ void run_wide_plan(CudaContext& context, const PackedPart& part, const WideCall&
          weight_map(part, plan.groups * kWarpgroupTiles), activation_map(x, call.rows, part.columns, plan.tokens / plan.cluster), parameters);
 }
 
-bool wide_linear(CudaContext& context, const PackedPart& part, const WideCall& call) {
+bool wide_linear(CudaContext& context, const PackedPart& part, const LinearCall& call) {
   if (!context.facts().hopper || part.columns % 8 != 0) return false;
   WidePlan plan;
   if (!choose_wide_plan(context.facts(), part, call.rows, plan) || find_kernel(part, plan) == nullptr) return false;

@@ -4,25 +4,14 @@
 
 #include <cstdint>
 
-#include "ops/cuda/cuda_context.h"
-#include "ops/cuda/linear/packed_linear.h"
+#include "ops/cuda/linear/linear_call.h"
 
 namespace tensorfold::ops::cuda {
 
-/// One part of a layer on some rows; meanings as in LinearParams.
-struct WideCall {
-  const void* x = nullptr;  // bf16 [.., K], 16-byte aligned
-  std::int64_t rows = 0;
-  float* y = nullptr;       // the layer's output; the part's columns begin at PackedPart::first_row
-  std::int64_t y_stride = 0;
-  bool accumulate = false;
-  IdsRef row_index;         // without a header: row r reads x row r
-};
-
-/// Queues the part, of any number of rows. False, and nothing queued, where these kernels don't go: GPUs other than Hopper,
-/// columns that tensor copies can't address. They pay from about kWideRowsMin rows on.
-bool wide_linear(CudaContext& context, const PackedPart& part, const WideCall& call);
-constexpr std::int64_t kWideRowsMin = 17;
+/// Queues the part, for any number of rows; they pay from about kWideRowsMin on. False, and nothing queued, where these kernels
+/// don't go: GPUs other than Hopper, columns that tensor copies can't address.
+bool wide_linear(CudaContext& context, const PackedPart& part, const LinearCall& call);
+constexpr std::int32_t kWideRowsMin = 17;
 
 enum class SumMode : std::int32_t { kSequential, kTree, kSplit };
 
@@ -43,6 +32,6 @@ bool choose_wide_plan(const DeviceFacts& facts, const PackedPart& part, std::int
 /// Completes a plan whose mode, tokens, groups and cluster are set; false when it doesn't fit.
 bool complete_wide_plan(const DeviceFacts& facts, const PackedPart& part, std::int64_t rows, WidePlan& plan);
 /// Queues the part by a plan of the caller's choice.
-void run_wide_plan(CudaContext& context, const PackedPart& part, const WideCall& call, const WidePlan& plan);
+void run_wide_plan(CudaContext& context, const PackedPart& part, const LinearCall& call, const WidePlan& plan);
 
 }  // namespace tensorfold::ops::cuda

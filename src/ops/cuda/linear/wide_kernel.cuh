@@ -327,55 +327,55 @@ __device__ __forceinline__ void await(const std::int32_t* counter, int value, co
   hopper::warpgroup_sync(1 + me.group);
 }
 
-/// Writes a tile's sums to the layer's output: bias, then accumulate.
+/// Where one thread's sums of a tile go: as store_tile() of mma.cuh, with what all tokens share worked out once.
 template <int kTokens>
 class Output {
  public:
-  __device__ __forceinline__ Output(const WideParameters& p, int tile, int token_tile, int lane) : p_(p) {
+  __device__ __forceinline__ Output(const WideParameters& p, int tile, int token_tile, int lane) : out_(p.out) {
     const PackedPart& part = p.part;
     const int g = lane >> 2;
     const int rows[2] = {packed_row(part, tile, g), packed_row(part, tile, g + 8)};
+    has_bias_ = part.bias != nullptr;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       wanted_[i] = tile < part.tiles && (part.paired_halves ? rows[0] < part.rows / 2 : rows[i] < part.rows);
-      bias_[i] = wanted_[i] && part.bias != nullptr ? part.bias[rows[i]] : 0.0f;
+      bias_[i] = wanted_[i] && has_bias_ ? part.bias[rows[i]] : 0.0f;
     }
     between_rows_ = rows[1] - rows[0];
     token_ = token_tile * kTokens + 2 * (lane & 3);
-    y_ = p.y + token_ * p.y_stride + part.first_row + rows[0];
+    stride_ = out_.gated != nullptr ? part.rows / 2 : out_.y_stride;
+    at_ = token_ * stride_ + part.first_row + rows[0];
   }
   /// Tokens 8 · n .. 8 · n + 7 of the tile: the thread's four values.
   __device__ __forceinline__ void store(int n, float row0_token0, float row0_token1, float row1_token0, float row1_token1) {
     const int token = token_ + 8 * n;
-    float* y = y_ + 8 * n * p_.y_stride;
-    if (token < p_.rows) {
-      put(y, 0, row0_token0);
-      put(y + between_rows_, 1, row1_token0);
-    }
-    y += p_.y_stride;
-    if (token + 1 < p_.rows) {
-      put(y, 0, row0_token1);
-      put(y + between_rows_, 1, row1_token1);
-    }
+    const std::int64_t at = at_ + 8 * n * stride_;
+    if (token < out_.rows) put(at, row0_token0, row1_token0);
+    if (token + 1 < out_.rows) put(at + stride_, row0_token1, row1_token1);
   }
 
  private:
-  __device__ __forceinline__ void put(float* y, int row, float value) {
-    if (!wanted_[row]) return;
-    if (p_.part.bias != nullptr) value += bias_[row];
-    *y = p_.accumulate ? *y + value : value;
+  __device__ __forceinline__ void put(std::int64_t at, float row0, float row1) {
+    if (has_bias_) row0 += bias_[0], row1 += bias_[1];
+    if (out_.gated != nullptr) {
+      if (wanted_[0]) out_.gated[at] = __float2bfloat16_rn(activate(out_.kind, row0) * row1);
+      return;
+    }
+    float* y = out_.y + at;
+    if (wanted_[0]) *y = out_.accumulate ? *y + row0 : row0;
+    y += between_rows_;
+    if (wanted_[1]) *y = out_.accumulate ? *y + row1 : row1;
   }
 
-  const WideParameters& p_;
-  bool wanted_[2];
+  const LinearOutput& out_;
+  bool has_bias_, wanted_[2];
   float bias_[2];
-  std::int64_t between_rows_;
+  std::int64_t between_rows_, stride_, at_;
   int token_;
-  float* y_;
 };
 
 template <int kTokens>
-__device__ __forceinline__ void store_tile(const WideParameters& p, const WideRun& run, int groups, const Consumer& me,
+__device__ __forceinline__ void store_sums_of_tile(const WideParameters& p, const WideRun& run, int groups, const Consumer& me,
                                            const float (&sum)[kTokens / 2]) {
   const int tile = (run.row_group * groups + me.group) * kWarpgroupTiles + me.warp;
   Output<kTokens> output(p, tile, run.token_tile, me.lane);
@@ -418,7 +418,7 @@ __device__ __forceinline__ void consume_sequential(const WideParameters& p, cons
     if (run.publishes) {
       publish(p, groups, me, sum);
     } else {
-      store_tile<kTokens>(p, run, groups, me, sum);
+      store_sums_of_tile<kTokens>(p, run, groups, me, sum);
     }
   }
 }
@@ -460,7 +460,7 @@ __device__ __forceinline__ void consume_tree(const WideParameters& p, const Ring
     if (run.publishes) {
       publish(p, groups, me, half);
     } else {
-      store_tile<kTokens>(p, run, groups, me, half);
+      store_sums_of_tile<kTokens>(p, run, groups, me, half);
     }
   }
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/linear/mma.cuh"
 #include "ops/cuda/linear/packed_linear.h"
 #include "ops/cuda/linear/wide.h"
 
@@ -14,10 +15,7 @@ constexpr int kTreeHalf = 4;           // segments of half a tree
 
 struct WideParameters {
   PackedPart part;
-  float* y = nullptr;
-  std::int64_t y_stride = 0;
-  std::int32_t rows = 0;
-  std::int32_t accumulate = 0;
+  LinearOutput out;
   std::int32_t cluster = 1;          // CTAs, 1 or 2, that compute neighbouring rows of the weights and share activations
   std::int32_t token_tiles = 0;
   std::int32_t items = 0;            // tiles of the output, each of a cluster
