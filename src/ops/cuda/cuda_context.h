@@ -39,7 +39,7 @@ struct Lanes {
   bool any_tree = false;                   // a lane has parents
   bool any_tree_replay = false;
   bool any_mutual = false;
-  std::int64_t item_capacity = 0;          // >= PassGroup::item_count
+  std::int64_t item_capacity = 0;          // >= PassGroup::item_count; 0: no lane is a window
   std::int64_t partial_row_capacity = 0;   // >= sum over items of their lane's row_count
 };
 
