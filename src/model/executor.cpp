@@ -39,6 +39,9 @@ struct Executor::Pass {
   std::vector<std::int32_t> hidden_rows;    // kept in backend memory
   std::vector<std::int32_t> returned_rows;  // of these, copied to the host
   std::vector<std::int32_t> tapped_rows;
+  std::vector<ops::RowDraw> draws;  // per logits row
+  bool any_draw = false;
+  bool needs_logits = false;        // on the host: for a row that isn't drawn where its logits lie
   // Each list is padded with its last row to a bucket; this many are meant.
   std::size_t logits_count = 0, hidden_count = 0, tapped_count = 0;
   std::int64_t row_count = 0;  // layers.rows, padded; tokens and positions beyond are zero and belong to no lane
@@ -222,6 +225,19 @@ ops::LaneSpan Executor::span_of(const PlanLane& lane, const PageTable& pages) {
   return span;
 }
 
+void Executor::add_draw(const PlanRow& row, Pass& pass) const {
+  ops::RowDraw draw;
+  if ((row.flags & kRowWantsDraw) != 0 && backend_->can_draw(row.sampling)) {
+    draw.rule = row.sampling;
+    draw.position = row.sequence_index + 1;
+    draw.wanted = 1;
+    pass.any_draw = true;
+  } else {
+    pass.needs_logits = true;
+  }
+  pass.draws.push_back(draw);
+}
+
 Executor::Pass Executor::prepare(const RoundPlan& plan) {
   Pass pass;
   pass.layers.rows = static_cast<std::int64_t>(plan.rows.size());
@@ -229,7 +245,10 @@ Executor::Pass Executor::prepare(const RoundPlan& plan) {
     const auto& each = plan.rows[row];
     pass.tokens.push_back(each.token);
     pass.layers.rope_positions.push_back(each.rope_position[0]);
-    if (each.flags & kRowWantsLogits) pass.logits_rows.push_back(static_cast<std::int32_t>(row));
+    if (each.flags & kRowWantsLogits) {
+      pass.logits_rows.push_back(static_cast<std::int32_t>(row));
+      add_draw(each, pass);
+    }
     const auto index = static_cast<std::int32_t>(row);
     if (each.flags & (kRowWantsHidden | kRowReturnsHidden)) pass.hidden_rows.push_back(index);
     if (each.flags & kRowReturnsHidden) pass.returned_rows.push_back(index);
@@ -270,6 +289,7 @@ void Executor::pad(Pass& pass) const {
     const std::int64_t bucket = backend_->row_bucket(static_cast<std::int64_t>(list->size()));
     list->resize(static_cast<std::size_t>(std::min(bucket, pass.row_count)), list->back());
   }
+  pass.draws.resize(pass.logits_rows.size());
 }
 
 ops::PassInputs Executor::inputs_of(const Pass& pass) const {
@@ -283,6 +303,8 @@ ops::PassInputs Executor::inputs_of(const Pass& pass) const {
        {&pass.tokens, &pass.layers.rope_positions, &pass.logits_rows, &pass.hidden_rows, &pass.tapped_rows}) {
     inputs.ids.push_back(*list);
   }
+  inputs.ids.push_back({reinterpret_cast<const std::int32_t*>(pass.draws.data()),
+                        pass.any_draw ? pass.draws.size() * static_cast<std::size_t>(ops::kRowDrawWords) : 0});
   if (!observer_.on_layer && !observer_.on_experts) inputs.name = "model";
   return inputs;
 }
@@ -303,6 +325,7 @@ void Executor::reserve_outputs(const Pass& pass) {
          "tapped rows for the drafter");
   }
   logits_->reserve(static_cast<std::int64_t>(pass.logits_rows.size()));
+  if (pass.any_draw) grow(drawn_, pass.draws.size() * sizeof(std::int32_t), "drawn tokens");
 }
 
 // The residual stream after a layer that the drafter reads: columns of its context's input.
@@ -359,6 +382,9 @@ void Executor::run_operations(const Pass& pass) {
   norm.out_float = nullptr;
   backend_->rms_norm(norm);
   logits_->run(runner_->normed(), norm.rows);
+  if (!pass.any_draw) return;
+  backend_->draw({logits_->data(), norm.rows, description_.vocabulary_size, pass.draws.data(),
+                  static_cast<std::int32_t*>(drawn_->data())});
 }
 
 void Executor::read_results(Pass& pass, ForwardResult& result) {
@@ -366,7 +392,12 @@ void Executor::read_results(Pass& pass, ForwardResult& result) {
   pass.hidden_rows.resize(pass.hidden_count);
   pass.tapped_rows.resize(pass.tapped_count);
   result.logits = nullptr;
-  if (!pass.logits_rows.empty()) result.logits = logits_->read(static_cast<std::int64_t>(pass.logits_rows.size()));
+  result.draws.clear();
+  if (pass.any_draw) {
+    result.draws.resize(pass.logits_rows.size());
+    backend_->copy_to_host(result.draws.data(), drawn_->data(), result.draws.size() * sizeof(std::int32_t));
+  }
+  if (pass.needs_logits) result.logits = logits_->read(static_cast<std::int64_t>(pass.logits_rows.size()));
   result.logits_rows = std::move(pass.logits_rows);
   if (drafter_) taps_.pass_rows = std::move(pass.tapped_rows);
   hidden_.pass_rows = std::move(pass.hidden_rows);
@@ -383,6 +414,12 @@ void Executor::read_results(Pass& pass, ForwardResult& result) {
     out += hidden;
   }
   result.hidden = host_hidden_.data();
+}
+
+const float* Executor::logits_row(const ForwardResult& result, std::size_t index) {
+  TF_ASSERT(index < result.logits_rows.size());
+  if (result.logits != nullptr) return LanguageModel::logits_row(result, index);
+  return logits_->read_row(static_cast<std::int64_t>(index));
 }
 
 void Executor::forward(const RoundPlan& plan, ForwardResult& result) {

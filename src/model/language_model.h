@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "model/draft_head.h"
 #include "model/round_plan.h"
+#include "ops/draw.h"
 
 namespace tensorfold {
 
@@ -47,7 +48,9 @@ struct ModelFacts {
 /// Result of a pass: one entry per row that asked for it, in row order. Memory is the model's, valid until the next call.
 struct ForwardResult {
   std::vector<std::int32_t> logits_rows;   // plan row of each logits row
-  const float* logits = nullptr;           // host memory, [logits_rows.size(), vocabulary_size], fp32
+  const float* logits = nullptr;           // host memory, [logits_rows.size(), vocabulary_size], fp32; null when every row
+                                           // was drawn from where they lie: LanguageModel::logits_row() brings one
+  std::vector<std::int32_t> draws;         // per logits row: token, or a code of ops/draw.h; empty: none was drawn
   std::vector<std::int32_t> hidden_rows;   // rows flagged kRowReturnsHidden
   const float* hidden = nullptr;           // [hidden_rows.size(), hidden_size], unrounded
 };
@@ -94,6 +97,10 @@ class LanguageModel {
   /// at most the window rows of allocate_caches, page tables cover every position, ids are inside the vocabulary. Rows of
   /// a window form a chain or a tree (PlanRow::parent_row); a tree has at most kTreeRowsMax rows, parents before children.
   virtual void forward(const RoundPlan& plan, ForwardResult& result) = 0;
+  /// Row `index` of the last pass's logits [vocabulary_size] in host memory, valid until the next call or forward().
+  virtual const float* logits_row(const ForwardResult& result, std::size_t index) {
+    return result.logits + index * static_cast<std::size_t>(facts().vocabulary_size);
+  }
 };
 
 }  // namespace tensorfold

@@ -35,4 +35,13 @@ const float* LogitsHead::read(std::int64_t rows) {
   return host_logits_.data();
 }
 
+const float* LogitsHead::read_row(std::int64_t row) {
+  const std::int64_t vocabulary = head_.rows();
+  if (backend_.info().host_memory) return read(row + 1) + row * vocabulary;
+  host_logits_.resize(static_cast<std::size_t>(vocabulary));
+  backend_.copy_to_host(host_logits_.data(), data() + row * vocabulary,
+                        static_cast<std::size_t>(vocabulary) * sizeof(float));
+  return host_logits_.data();
+}
+
 }  // namespace tensorfold

@@ -23,6 +23,10 @@ class LogitsHead {
   void run(const ops::Activation* normed, std::int64_t rows);
   /// The first `rows` rows of the last run(), fp32 in host memory, valid until the next one.
   const float* read(std::int64_t rows);
+  /// One of them, valid until the next read of any kind.
+  const float* read_row(std::int64_t row);
+  /// Where run() leaves them, in backend memory.
+  const float* data() const { return static_cast<const float*>(logits_->data()); }
 
  private:
   ops::Backend& backend_;

@@ -21,6 +21,7 @@
 
 #include "ops/attention.h"
 #include "ops/block_convolution.h"
+#include "ops/draw.h"
 #include "ops/elementwise.h"
 #include "ops/gated_delta.h"
 #include "ops/linear.h"
@@ -118,6 +119,10 @@ class Backend {
 
   // --- moe.h
   virtual void moe(const MoeParams& params) = 0;
+
+  // --- draw.h
+  virtual bool can_draw(const SamplingRule&) const { return false; }
+  virtual void draw(const DrawParams&) {}
 };
 
 /// Element `index` of an activation buffer.

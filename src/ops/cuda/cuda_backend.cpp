@@ -315,6 +315,8 @@ class CudaBackend final : public Backend {
   void gated_delta(const GatedDeltaParams& params) override { cuda::gated_delta(context_, params); }
   void gated_delta_settle(const GatedDeltaSettleParams& params) override { cuda::gated_delta_settle(context_, params); }
   void moe(const MoeParams& params) override { cuda::moe(context_, params); }
+  bool can_draw(const SamplingRule& rule) const override { return cuda::can_draw(rule); }
+  void draw(const DrawParams& params) override { cuda::draw(context_, params); }
 
  private:
   CudaBackendOptions options_;

@@ -1,7 +1,7 @@
 // The keyed sampler (engine.md 2) as one header for host and device: noise, order, filters and the draw. A draw is a
 // pure function of (row logits, rule, absolute position): it consumes no random state, so rejected drafts, neighbours
 // and restarts can't move it. Everything here is plain double arithmetic from base/math_exact.h, bit-equal on both
-// sides; the host's vectorised search over a whole vocabulary stands in host_sampler.h and must give the same tokens.
+// sides; the host's vectorised search over a whole vocabulary stands in engine/host_sampler.h, a GPU's in ops/cuda/draw.cu; both must give the same tokens.
 //
 // The draw, for temperature T > 0:
 //   candidates  every finite logit that the mask allows, ordered by (logit descending, id ascending); +0 equals -0
@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #include "base/math_exact.h"
-#include "engine/sampling_rule.h"
+#include "ops/sampling_rule.h"
 
 namespace tensorfold::sampling {
 
