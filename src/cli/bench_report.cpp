@@ -3,9 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-
 namespace tensorfold::cli {
 namespace {
 
@@ -15,12 +12,9 @@ double median(const Json& samples) {
   return samples.at("median").get<double>();
 }
 
-/// "± 1.2 %": half of the range of the samples, of their median.
+/// "± 1.2 %": the samples' median distance from their median.
 std::string spread(const Json& samples) {
-  const auto values = samples.at("samples").get<std::vector<double>>();
-  if (values.size() < 2 || median(samples) == 0.0) return "";
-  const auto [low, high] = std::minmax_element(values.begin(), values.end());
-  return fmt::format("± {:.1f} %", 50.0 * (*high - *low) / median(samples));
+  return fmt::format("± {:.1f} %", 100.0 * samples.at("deviation").get<double>() / median(samples));
 }
 
 double number(const Json& object, const char* key) {
@@ -38,7 +32,7 @@ std::string head(const Json& report) {
   text += fmt::format(": {}, {:.1f} MB packed, on {} ({})\n", report["family"].get<std::string>(),
                       number(report, "packed_weight_bytes") / 1e6, report["backend"].get<std::string>(),
                       report["path"].get<std::string>());
-  text += fmt::format("{}, {} cores, {:.0f} GiB; commit {}; medians of {} or more, ± half of the range\n",
+  text += fmt::format("{}, {} cores, {:.0f} GiB; commit {}; medians of {} or more, ± median deviations\n",
                       machine["processor"].get<std::string>(), machine["cores"].get<int>(),
                       number(machine, "memory_bytes") / (1u << 30), report["commit"].get<std::string>(),
                       report["repeats"].get<int>());
@@ -157,7 +151,7 @@ std::string kernels_text(const Json& kernels) {
 }  // namespace
 
 Json samples_json(const measure::Samples& samples) {
-  return {{"median", samples.median()}, {"samples", samples.values()}};
+  return {{"median", samples.median()}, {"deviation", samples.deviation()}, {"samples", samples.values()}};
 }
 
 std::string bench_report_text(const Json& report) {

@@ -9,7 +9,7 @@
 
 namespace tensorfold::cli {
 
-/// {"median": ..., "samples": [...]}
+/// {"median": ..., "deviation": ..., "samples": [...]}
 nlohmann::ordered_json samples_json(const measure::Samples& samples);
 
 std::string bench_report_text(const nlohmann::ordered_json& report);

@@ -40,6 +40,9 @@ class BorrowedModel final : public LanguageModel {
   MtpHead* mtp_head() override { return model_->mtp_head(); }
   BlockDrafter* block_drafter() override { return model_->block_drafter(); }
   void forward(const RoundPlan& plan, ForwardResult& result) override { model_->forward(plan, result); }
+  const float* logits_row(const ForwardResult& result, std::size_t index) override {
+    return model_->logits_row(result, index);
+  }
 
  private:
   std::shared_ptr<LanguageModel> model_;

@@ -85,6 +85,7 @@ ModelCheck check_model(LanguageModel& model) {
   shape.rows = std::min({experts > 0 ? kRoutedRows : kRows, facts.pass_rows_max, facts.context_max});
   shape.commits = true;
   shape.logits_rows = std::min(kLogitsRows, shape.rows);
+  shape.logits_on_host = true;
   RoutingTally routing(shape.rows, experts);
   if (experts > 0) {
     ExecutorObserver observer;

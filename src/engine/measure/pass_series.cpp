@@ -94,7 +94,9 @@ double PassSeries::run() {
       each.lane = index;
       each.parent_row = row == 0 ? -1 : index * shape_.rows + row - 1;
       each.rope_position.fill(each.sequence_index);
-      each.flags = row + logits_rows >= shape_.rows ? kRowWantsLogits : 0u;
+      if (row + logits_rows >= shape_.rows) {
+        each.flags = kRowWantsLogits | (shape_.logits_on_host ? 0u : kRowWantsDraw);
+      }
       plan_.rows.push_back(each);
     }
   }

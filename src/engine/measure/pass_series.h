@@ -18,6 +18,7 @@ struct PassShape {
   bool commits = false;       // rows of a prompt; otherwise a window that may be cut short
   std::int32_t accepted = 1;  // rows of the window before that landed and are replayed first; at most `rows`
   std::int32_t logits_rows = 0;  // of each lane, its last; 0: all of a window, one of a prompt
+  bool logits_on_host = false;   // ... are to be read; otherwise they are drawn from where they lie, if they can be
 };
 
 class PassSeries {

@@ -239,4 +239,11 @@ void SelectiveBackend::moe(const ops::MoeParams& params) {
   });
 }
 
+void SelectiveBackend::draw(const ops::DrawParams& params) {
+  const std::string operation = "draw";
+  if (!runs(operation)) return;
+  count(operation, [&] { return as_double(params.rows * params.vocabulary) * kFloatBytes; });
+  inner_->draw(params);
+}
+
 }  // namespace tensorfold::measure

@@ -70,6 +70,8 @@ class SelectiveBackend final : public ops::Backend {
   void gated_delta(const ops::GatedDeltaParams& params) override;
   void gated_delta_settle(const ops::GatedDeltaSettleParams& params) override;
   void moe(const ops::MoeParams& params) override;
+  bool can_draw(const SamplingRule& rule) const override { return inner_->can_draw(rule); }
+  void draw(const ops::DrawParams& params) override;
 
  private:
   /// Whether a call of `operation` runs now.
