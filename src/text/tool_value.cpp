@@ -1,6 +1,8 @@
 // See tool_value.h.
 #include "text/tool_value.h"
 
+#include <fmt/format.h>
+
 #include <cctype>
 #include <cmath>
 
@@ -209,8 +211,25 @@ std::string compact_json(const Json& json) {
 }
 
 std::string json_escaped(std::string_view text) {
-  std::string quoted = compact_json(Json(std::string(text)));
-  return quoted.substr(1, quoted.size() - 2);
+  std::string escaped;
+  escaped.reserve(text.size());
+  for (const char byte : text) {
+    if (byte == '"' || byte == '\\') {
+      escaped += '\\';
+      escaped += byte;
+    } else if (byte == '\n') {
+      escaped += "\\n";
+    } else if (byte == '\r') {
+      escaped += "\\r";
+    } else if (byte == '\t') {
+      escaped += "\\t";
+    } else if (is_control(byte)) {
+      escaped += fmt::format("\\u{:04x}", static_cast<unsigned char>(byte));
+    } else {
+      escaped += byte;
+    }
+  }
+  return escaped;
 }
 
 }  // namespace tensorfold

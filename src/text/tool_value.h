@@ -22,7 +22,7 @@ std::optional<nlohmann::ordered_json> parse_unclosed_json(std::string_view text)
 
 /// Compact JSON text; bytes that aren't UTF-8 are replaced.
 std::string compact_json(const nlohmann::ordered_json& json);
-/// Text as it stands inside a JSON string, quotes not included.
+/// Text as it stands inside a JSON string, quotes not included; a piece of a text may end inside a character.
 std::string json_escaped(std::string_view text);
 
 /// Where a text stands in JSON's nesting, byte by byte. It doesn't validate.
