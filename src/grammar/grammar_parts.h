@@ -1,5 +1,5 @@
-// Grammars that are put together from parts: fixed text, JSON under a schema, free text up to a mark. How a model writes
-// calls of tools is such a text; which text that is, its caller knows.
+// Grammars that are put together from parts: fixed text, JSON under a schema, free text up to a mark. How a model
+// writes calls of tools is such a text; which text that is, its caller knows.
 #pragma once
 
 #include "grammar/grammar.h"

@@ -52,7 +52,7 @@ class GrammarRule final : public PathRule {
   StreamDecoder decoder_;
   ReasoningSplitter splitter_;
   bool answer_begun_ = false;  // with something that isn't blank
-  std::string thought_end_;  // the last bytes of the thought, as many as can begin the closing mark
+  std::string thought_end_;    // the last bytes of the thought, as many as can begin the closing mark
 };
 
 }  // namespace tensorfold

@@ -84,7 +84,8 @@ std::unique_ptr<PathRule> make_reply_rule(const ServedModel& model, const Genera
                                           const PromptTokens& prompt) {
   std::vector<std::unique_ptr<PathRule>> rules;
   if (auto thought = make_thought_rule(model, request, prompt)) rules.push_back(std::move(thought));
-  if (request.grammar || request.tool_choice == ToolChoice::kRequired) rules.push_back(make_grammar_rule(model, request, prompt));
+  if (request.grammar || request.tool_choice == ToolChoice::kRequired)
+    rules.push_back(make_grammar_rule(model, request, prompt));
   if (!request.stop.empty()) rules.push_back(std::make_unique<StopRule>(model.tokenizer, request.stop));
   if (rules.empty()) return nullptr;
   if (rules.size() == 1) return std::move(rules.front());

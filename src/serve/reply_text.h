@@ -1,5 +1,5 @@
-// From reply tokens to what a client reads: decoded, cut before the first stop string, split into reasoning, content and
-// calls. The pieces are text/'s; this is their order, in one place for every wire format. It also says which tokens
+// From reply tokens to what a client reads: decoded, cut before the first stop string, split into reasoning, content
+// and calls. The pieces are text/'s; this is their order, in one place for every wire format. It also says which tokens
 // stand behind the content, so that log-probabilities go out with the text they belong to.
 #pragma once
 
@@ -78,12 +78,12 @@ class ReplyText {
     TextRange text;
   };
 
-  std::shared_ptr<const ToolOffer> tools_;     // null: nothing is looked for
+  std::shared_ptr<const ToolOffer> tools_;  // null: nothing is looked for
   std::unique_ptr<ToolCallSplitter> call_splitter_;
   bool one_call_ = false;
-  std::deque<AnswerSpan> answer_spans_;        // of what the call splitter hasn't decided
+  std::deque<AnswerSpan> answer_spans_;  // of what the call splitter hasn't decided
   std::size_t answer_bytes_ = 0;
-  std::string held_reasoning_;                 // from what may be a call in a block that is never closed
+  std::string held_reasoning_;  // from what may be a call in a block that is never closed
 };
 
 /// How the model behind a template marks its reasoning.

@@ -90,8 +90,7 @@ class CallParts {
     if (with_schemas_ && schema["type"] == "object" && can_be_enforced(schema)) {
       arguments = schema_part(std::move(schema));
     }
-    return group(Kind::kSequence,
-                 {text_part(json_escaped(name_of(tool)) + format_.after_name), std::move(arguments)});
+    return group(Kind::kSequence, {text_part(json_escaped(name_of(tool)) + format_.after_name), std::move(arguments)});
   }
 
   GrammarPart xml_call(const Json& tool) const {
@@ -112,9 +111,9 @@ class CallParts {
 
   GrammarPart xml_parameter(const Json& tool, const std::string& key, const Json& schema,
                             const Json& parameters) const {
-    return group(Kind::kSequence, {text_part("<parameter=" + key + ">\n"),
-                                   xml_value(offer_.value_type(name_of(tool), key), schema, parameters),
-                                   text_part("\n")});
+    return group(Kind::kSequence,
+                 {text_part("<parameter=" + key + ">\n"),
+                  xml_value(offer_.value_type(name_of(tool), key), schema, parameters), text_part("\n")});
   }
 
   /// Up to and with the mark that closes it.
@@ -164,8 +163,7 @@ GrammarSource required_calls_source(const ToolCallFormat& format, const Json& to
     source.kind = GrammarSource::Kind::kParts;
     source.parts = group(Kind::kSequence, {blanks, call});
     if (several) {
-      source.parts.parts.push_back(
-          repeated(group(Kind::kSequence, {text_part(format.separator), call}), 0, -1));
+      source.parts.parts.push_back(repeated(group(Kind::kSequence, {text_part(format.separator), call}), 0, -1));
     }
     return source;
   };

@@ -1,5 +1,6 @@
 // A reply that must call a tool, as a grammar: the call's markup as the template writes it, a name among those offered,
-// arguments that fit the tool's schema where it can be enforced. It begins at the answer's first token that isn't blank.
+// arguments that fit the tool's schema where it can be enforced. It begins at the answer's first token that isn't
+// blank.
 #pragma once
 
 #include <nlohmann/json.hpp>

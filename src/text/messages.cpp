@@ -354,8 +354,8 @@ ToolCallFormat PromptRenderer::probe_call_format() const {
     if (!calls.empty()) prompt.messages.back().tool_calls = std::move(calls);
     return try_render(prompt);
   };
-  return detect_call_format({turn({}), turn({ToolCallProbes::kFirst}),
-                             turn({ToolCallProbes::kFirst, ToolCallProbes::kSecond})});
+  return detect_call_format(
+      {turn({}), turn({ToolCallProbes::kFirst}), turn({ToolCallProbes::kFirst, ToolCallProbes::kSecond})});
 }
 
 TemplateFacts PromptRenderer::detect_facts() const {

@@ -1,5 +1,6 @@
-// Calls without markup: an answer that is nothing but JSON which names offered tools (Llama 3, and models whose template
-// has no form of its own), in a code fence or not. While that is what an answer may still become, it is held back whole.
+// Calls without markup: an answer that is nothing but JSON which names offered tools (Llama 3, and models whose
+// template has no form of its own), in a code fence or not. While that is what an answer may still become, it is held
+// back whole.
 #pragma once
 
 #include <cstddef>

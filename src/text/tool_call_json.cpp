@@ -149,7 +149,8 @@ class JsonCallReader final : public ToolCallReader {
     const std::string_view inner = text.substr(0, position_);
     used_ = std::min(text.size(), position_ + close_.size());
     std::optional<Json> json = parse_unclosed_json(without_surplus(inner));
-    const std::vector<NamedArguments> calls = json ? calls_of_json(*json, offer_, false) : std::vector<NamedArguments>();
+    const std::vector<NamedArguments> calls =
+        json ? calls_of_json(*json, offer_, false) : std::vector<NamedArguments>();
     if (calls.empty()) return State::kBroken;
     if (begun_) {
       if (follow_ == Follow::kArguments) {  // the arguments' own brackets are among those that are missing

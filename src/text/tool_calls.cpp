@@ -187,8 +187,7 @@ bool ToolCallSplitter::run_text(BlockExtent extent) {
 }
 
 bool ToolCallSplitter::run_block(BlockExtent extent) {
-  const ToolCallReader::State state =
-      reader_->read(std::string_view(pending_).substr(block_), extent, *recorder_);
+  const ToolCallReader::State state = reader_->read(std::string_view(pending_).substr(block_), extent, *recorder_);
   if (state == ToolCallReader::State::kReading) return false;
   mode_ = Mode::kText;
   const std::size_t end = block_ + reader_->used();

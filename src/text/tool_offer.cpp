@@ -56,8 +56,8 @@ std::optional<std::string> ToolOffer::find(std::string_view name) const {
 
 std::optional<std::string> ToolOffer::call_name(std::string_view name) const {
   if (auto offered = find(name)) return offered;
-  const bool plausible = !name.empty() && name.size() <= kUnofferedNameBytesMax &&
-                         std::all_of(name.begin(), name.end(), is_name_byte);
+  const bool plausible =
+      !name.empty() && name.size() <= kUnofferedNameBytesMax && std::all_of(name.begin(), name.end(), is_name_byte);
   return plausible ? std::optional<std::string>(name) : std::nullopt;
 }
 

@@ -1,13 +1,11 @@
 """The demo model for the end-to-end tests: where it is, and the requests that the files about it share."""
-import pathlib
-
 from conftest import ROOT, RunningServer
 
 DEMO = ROOT / "models/demo"
 
 
-def demo_server(*flags):
-    return RunningServer("--context", "2048", "--parallel", "4", *flags, model=DEMO)
+def demo_server(*flags, model=DEMO):
+    return RunningServer("--context", "2048", "--parallel", "4", *flags, model=model)
 
 
 def chat(client, content, thinking=False, tokens=160, temperature=0.0, seed=11, draft=True, stream=False, **more):

@@ -1,5 +1,5 @@
-// Any bytes as an answer of a request that offers tools: the first byte says how it ends and how it is cut. Whatever the
-// cuts, text and calls are the same; arguments are JSON; and no byte of a reply without calls is lost.
+// Any bytes as an answer of a request that offers tools: the first byte says how it ends and how it is cut. Whatever
+// the cuts, text and calls are the same; arguments are JSON; and no byte of a reply without calls is lost.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

@@ -29,7 +29,8 @@ GrammarSource source_of(GrammarPart parts) {
 TEST(GrammarParts, TextEndsAtItsFirstMark) {
   for (const std::string mark : {"</p>", "aab", "aaaa", "abab", "x"}) {
     const GrammarSource source = source_of(part(Kind::kTextUntil, mark));
-    for (const std::string& text : {std::string(), std::string("b"), std::string("a<"), std::string("<</p"), std::string("ab\xc3\xa9\n{")}) {
+    for (const std::string& text :
+         {std::string(), std::string("b"), std::string("a<"), std::string("<</p"), std::string("ab\xc3\xa9\n{")}) {
       EXPECT_TRUE(accepts(source, text + mark)) << mark << " after '" << text << "'";
       EXPECT_FALSE(accepts(source, text + mark + mark));  // nothing follows the first
       EXPECT_FALSE(accepts(source, text + mark.substr(0, mark.size() - 1) + "|"));
@@ -62,14 +63,17 @@ TEST(GrammarParts, TextUntilEqualsASearch) {
 TEST(GrammarParts, ComposeChoicesRepetitionsAndSchemas) {
   GrammarPart number = part(Kind::kJsonSchema, "");
   number.json = {{"type", "integer"}, {"minimum", 1}, {"maximum", 9}};
-  const GrammarPart item =
-      part(Kind::kChoice, "", {part(Kind::kSequence, "", {part(Kind::kText, "n="), number}), part(Kind::kText, "none"),
-                               part(Kind::kJsonObject, "")});
-  const GrammarSource source = source_of(part(
-      Kind::kSequence, "", {part(Kind::kBlanks, "", {}, 0, 2), item,
-                            part(Kind::kRepeat, "", {part(Kind::kSequence, "", {part(Kind::kText, ";"), item})}, 0, -1)}));
-  for (const char* text : {"n=5", "  none", "none;n=9;{\"a\": [1]}", "\n{}"}) EXPECT_TRUE(accepts(source, text)) << text;
-  for (const char* text : {"", "n=0", "   none", "none;", "none none", "n=5;;none"}) EXPECT_FALSE(accepts(source, text)) << text;
+  const GrammarPart item = part(Kind::kChoice, "",
+                                {part(Kind::kSequence, "", {part(Kind::kText, "n="), number}),
+                                 part(Kind::kText, "none"), part(Kind::kJsonObject, "")});
+  const GrammarSource source =
+      source_of(part(Kind::kSequence, "",
+                     {part(Kind::kBlanks, "", {}, 0, 2), item,
+                      part(Kind::kRepeat, "", {part(Kind::kSequence, "", {part(Kind::kText, ";"), item})}, 0, -1)}));
+  for (const char* text : {"n=5", "  none", "none;n=9;{\"a\": [1]}", "\n{}"})
+    EXPECT_TRUE(accepts(source, text)) << text;
+  for (const char* text : {"", "n=0", "   none", "none;", "none none", "n=5;;none"})
+    EXPECT_FALSE(accepts(source, text)) << text;
 }
 
 }  // namespace

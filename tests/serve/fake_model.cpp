@@ -267,8 +267,7 @@ std::shared_ptr<ServedModel> make_fake_model(FakeEngine*& engine, std::int32_t l
   auto owned = std::make_unique<FakeEngine>(lanes, context, round_ms);
   engine = owned.get();
   model->engine = std::move(owned);
-  model->structured_output =
-      std::make_shared<StructuredOutput>(model->tokenizer, kFakeVocabulary, model->reasoning);
+  model->structured_output = std::make_shared<StructuredOutput>(model->tokenizer, kFakeVocabulary, model->reasoning);
   return model;
 }
 

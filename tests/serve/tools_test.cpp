@@ -23,8 +23,7 @@ constexpr const char* kTools =
     R"("tools":[{"type":"function","function":{"name":"look","parameters":{"type":"object","properties":)"
     R"({"place":{"type":"string"},"times":{"type":"integer"}},"required":["place"]}}},)"
     R"({"type":"function","function":{"name":"ping"}}])";
-constexpr const char* kCall =
-    R"(<tool_call>\n{\"name\": \"look\", \"arguments\": {\"place\": \"sea\"}}\n</tool_call>)";
+constexpr const char* kCall = R"(<tool_call>\n{\"name\": \"look\", \"arguments\": {\"place\": \"sea\"}}\n</tool_call>)";
 
 /// Of a tokenize reply: a token of the fake model is a byte.
 std::string text_of_tokens(const Reply& reply) {
@@ -46,8 +45,8 @@ class ToolsTest : public ::testing::Test {
     server_->set_model(model_);
   }
   Reply chat(const std::string& content, const std::string& more) const {
-    return ask(server_->port(), post("/v1/chat/completions", R"({"messages":[{"role":"user","content":")" + content +
-                                                                 "\"}]," + more + "}"));
+    return ask(server_->port(), post("/v1/chat/completions",
+                                     R"({"messages":[{"role":"user","content":")" + content + "\"}]," + more + "}"));
   }
 
   FakeEngine* engine_ = nullptr;
@@ -74,13 +73,13 @@ TEST_F(ToolsTest, AWholeReplyHasItsCallsAndNoContent) {
 }
 
 TEST_F(ToolsTest, OneCallWhereMoreAreForbidden) {
-  const Reply reply = chat(std::string("SAY:") + kCall + kCall, std::string(kTools) + R"(,"parallel_tool_calls":false)");
+  const Reply reply =
+      chat(std::string("SAY:") + kCall + kCall, std::string(kTools) + R"(,"parallel_tool_calls":false)");
   EXPECT_EQ(reply.json()["choices"][0]["message"]["tool_calls"].size(), 1u) << reply.body;
 }
 
 TEST_F(ToolsTest, StreamsRoleTextHeadAndArguments) {
-  const Reply reply =
-      chat(std::string("SAY:So. ") + kCall, std::string(kTools) + R"(,"stream":true,"logprobs":true)");
+  const Reply reply = chat(std::string("SAY:So. ") + kCall, std::string(kTools) + R"(,"stream":true,"logprobs":true)");
   std::string content, arguments;
   int roles = 0, heads = 0;
   bool first = true;
@@ -125,7 +124,8 @@ TEST_F(ToolsTest, WithoutToolsMarkupIsText) {
 
 TEST_F(ToolsTest, TheTemplateSeesWhatIsOffered) {
   const auto prompt_of = [this](const std::string& more) {
-    const Reply reply = ask(server_->port(), post("/v1/tokenize", R"({"messages":[{"role":"user","content":"x"}],)" + more + "}"));
+    const Reply reply =
+        ask(server_->port(), post("/v1/tokenize", R"({"messages":[{"role":"user","content":"x"}],)" + more + "}"));
     return text_of_tokens(reply);
   };
   EXPECT_EQ(prompt_of(kTools), "[tool]look[tool]ping[user]x[assistant]");
@@ -135,12 +135,14 @@ TEST_F(ToolsTest, TheTemplateSeesWhatIsOffered) {
 }
 
 TEST_F(ToolsTest, CallsAndResultsComeBackInTheConversation) {
-  const Reply reply = ask(
-      server_->port(),
-      post("/v1/tokenize", std::string(R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","content":null,)"
-                                       R"("tool_calls":[{"id":"call_1","type":"function","function":{"name":"look",)"
-                                       R"("arguments":"{\"place\":\"sea\"}"}}]},{"role":"tool","tool_call_id":"call_1",)"
-                                       R"("content":"blue"}],)") + kTools + "}"));
+  const Reply reply =
+      ask(server_->port(),
+          post("/v1/tokenize",
+               std::string(R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","content":null,)"
+                           R"("tool_calls":[{"id":"call_1","type":"function","function":{"name":"look",)"
+                           R"("arguments":"{\"place\":\"sea\"}"}}]},{"role":"tool","tool_call_id":"call_1",)"
+                           R"("content":"blue"}],)") +
+                   kTools + "}"));
   const std::string text = text_of_tokens(reply);
   EXPECT_NE(text.find("[user]x[assistant]\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"place\":\"sea\"}}"),
             std::string::npos)
@@ -177,10 +179,11 @@ TEST(ToolsInReasoning, ACallThatEndsAnOpenBlockCounts) {
     const char* calls;
   } cases[] = {
       {"I need it.\n<tool_call><function=ping></function></tool_call>", "I need it.", "", "ping{}"},
-      {"I could <tool_call>{\"name\": \"ping\"}</tool_call> but no", "I could <tool_call>{\"name\": \"ping\"}</tool_call> but no",
-       "", ""},
+      {"I could <tool_call>{\"name\": \"ping\"}</tool_call> but no",
+       "I could <tool_call>{\"name\": \"ping\"}</tool_call> but no", "", ""},
       {"Like <tool_call>x</tool_call>.</think>\nNo.", "Like <tool_call>x</tool_call>.", "No.", ""},
-      {"<tool_call>{\"name\": \"ping\"}</tool_call></think>Yes", "<tool_call>{\"name\": \"ping\"}</tool_call>", "Yes", ""},
+      {"<tool_call>{\"name\": \"ping\"}</tool_call></think>Yes", "<tool_call>{\"name\": \"ping\"}</tool_call>", "Yes",
+       ""},
       {"a</think>\n\n<tool_call>{\"name\": \"ping\"}</tool_call>", "a", "", "ping{}"},
   };
   for (const auto& test : cases) {
@@ -237,7 +240,8 @@ TEST_F(RequiredCall, IsHeldToMarkupNamesAndSchemas) {
   EXPECT_TRUE(accepts(*first, "ea\"}}\n</tool_call>"));
   EXPECT_EQ(allowed(*first), "\n$");  // another call, or the end
   const auto free = rule(tools);
-  EXPECT_TRUE(accepts(*free, "<tool_call>\n{\"name\": \"listen\", \"arguments\": {\"any\": [1, null]}}\n</tool_call>\n<tool_call>"));
+  EXPECT_TRUE(accepts(
+      *free, "<tool_call>\n{\"name\": \"listen\", \"arguments\": {\"any\": [1, null]}}\n</tool_call>\n<tool_call>"));
   const auto one = rule(tools, false);
   EXPECT_TRUE(accepts(*one, "<tool_call>\n{\"name\": \"listen\", \"arguments\": {}}\n</tool_call>"));
   EXPECT_EQ(allowed(*one), "$");

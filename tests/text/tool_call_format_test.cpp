@@ -1,5 +1,5 @@
-// The form in which templates write calls, as the probes find it: of the demo model, of templates like those of Qwen and
-// Llama, and of the real ones where they are unpacked.
+// The form in which templates write calls, as the probes find it: of the demo model, of templates like those of Qwen
+// and Llama, and of the real ones where they are unpacked.
 #include "text/tool_call_format.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,8 @@ TEST(ToolCallFormat, OfBareCallsOneATurn) {
 }
 
 TEST(ToolCallFormat, OfTemplatesWithoutOne) {
-  EXPECT_EQ(facts_of("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}").call_format.style, Style::kNone);
+  EXPECT_EQ(facts_of("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}").call_format.style,
+            Style::kNone);
   EXPECT_EQ(facts_of("{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }}]"
                      "{% endfor %}{% endfor %}")
                 .call_format.style,

@@ -112,8 +112,8 @@ TEST(ToolCalls, XmlBlocks) {
       {"Let me look.\n\n<tool_call>\n<function=GET_WEATHER>\n<parameter=city>\nS\xc3\xa3o \"P\"\\\n\n</parameter>\n"
        "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
        "Let me look.", "get_weather {\"city\":\"S\xc3\xa3o \\\"P\\\"\\\\\\n\",\"days\":3}\n"},
-      {"<tool_call><function=ping></function></tool_call>\n<tool_call>\n<function=ping>\n</function>\n</tool_call>\n", "",
-       "ping {}\nping {}\n"},
+      {"<tool_call><function=ping></function></tool_call>\n<tool_call>\n<function=ping>\n</function>\n</tool_call>\n",
+       "", "ping {}\nping {}\n"},
       // Two functions of one block.
       {"<tool_call><function=ping></function>\n<function=ping></function></tool_call>", "", "ping {}\nping {}\n"},
       // A closing mark inside a value is text: what follows it isn't the call's.
@@ -123,8 +123,8 @@ TEST(ToolCalls, XmlBlocks) {
        "Write_File {\"text\":\"<tool_call>\"}\n"},
       {"<tool_call><function=Write_File><parameter=text></parameter></function></tool_call>", "",
        "Write_File {\"text\":\"\"}\n"},
-      {"<tool_call><function=Write_File><parameter=text>\n  two\n\n  lines  \n\n</parameter></function></tool_call>", "",
-       "Write_File {\"text\":\"  two\\n\\n  lines  \\n\"}\n"},
+      {"<tool_call><function=Write_File><parameter=text>\n  two\n\n  lines  \n\n</parameter></function></tool_call>",
+       "", "Write_File {\"text\":\"  two\\n\\n  lines  \\n\"}\n"},
       {"<tool_call><function=Write_File><parameter=text>\r\nx\r\n</parameter></function></tool_call>", "",
        "Write_File {\"text\":\"x\"}\n"},
       // An unoffered name goes out under its own, for the client to refuse.
@@ -162,7 +162,8 @@ TEST(ToolCalls, XmlValuesHaveTheirDeclaredTypes) {
 
 TEST(ToolCalls, JsonBlocks) {
   expect_cases({
-      {"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Par is\", \"days\": [1, 2]}}\n</tool_call>",
+      {"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Par is\", \"days\": [1, "
+       "2]}}\n</tool_call>",
        "", "get_weather {\"city\":\"Par is\",\"days\":[1,2]}\n"},
       {"Hm.\n<tool_call>{\"name\": \"ping\", \"arguments\": {}}</tool_call>\n<tool_call>{\"name\": \"PING\", "
        "\"arguments\": {}}</tool_call>",
@@ -201,7 +202,8 @@ TEST(ToolCalls, OtherForms) {
       {"<tool_call>ping</tool_call>", "", "ping {}\n"},
       {"<tool_call>get_weather<arg_key>city</arg_key><arg_value>a </tool_call> b</arg_value></tool_call>", "",
        "get_weather {\"city\":\"a </tool_call> b\"}\n"},
-      {"<|tool_call>call:get_weather{city:<|\"|>Rio, {x}<|\"|>,days:3,exact:true,where:{a:[1,<|\"|>b<|\"|>]}}<tool_call|>",
+      {"<|tool_call>call:get_weather{city:<|\"|>Rio, "
+       "{x}<|\"|>,days:3,exact:true,where:{a:[1,<|\"|>b<|\"|>]}}<tool_call|>",
        "", "get_weather {\"city\":\"Rio, {x}\",\"days\":3,\"exact\":true,\"where\":{\"a\":[1,\"b\"]}}\n"},
       {"<|tool_call>:ping{}<tool_call|>", "", "ping {}\n"},
   });

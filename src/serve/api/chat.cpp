@@ -99,9 +99,8 @@ class ChatFormat final : public ReplyFormat {
   static Json calls_block(const GenerationResult& result) {
     Json calls = Json::array();
     for (const ReplyCall& call : result.calls) {
-      calls.push_back({{"id", call.id},
-                       {"type", "function"},
-                       {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+      calls.push_back(
+          {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
     }
     return calls;
   }
