@@ -165,7 +165,8 @@ class Checker {
     Format format;
     std::vector<int> row_counts;
     int repeats = 1;
-    bool every_plan = false, bias = false, accumulate = false, strided = false, gathered = false, poisoned_neighbour = false;
+    bool every_plan = false, bias = false, accumulate = false, strided = false, gathered = false, poisoned_neighbour = false,
+         gated = false;
   };
 
   void run(const Case& c) {
@@ -213,11 +214,24 @@ class Checker {
       }
       literal_product(part, input, rows_list.data(), static_cast<int>(sample.size()), expected.data(), stride, c.accumulate,
                       context_.stream());
+      std::int64_t compared = stride;
+      if (c.gated) {
+        const std::int64_t width = part.rows / 2;
+        DeviceArray<float> sums(expected.count());
+        copy(sums, expected);
+        copy(expected, before);
+        literal_gate(sums.data(), stride, rows_list.data(), static_cast<int>(sample.size()), width, ActivationKind::kSilu,
+                     expected.data(), context_.stream());
+        check(cudaStreamSynchronize(context_.stream()), "the literal gate");
+        call.gated = got.data();
+        call.kind = ActivationKind::kSilu;
+        compared = width / 2;  // pairs of bf16, as if they were floats
+      }
       for (const WidePlan& plan : plans(part, rows, c.every_plan)) {
         for (int repeat = 0; repeat < c.repeats; ++repeat) {
           copy(got, before);
           run_wide_plan(context_, part, call, plan);
-          judge(part, c, rows, plan, got, expected, rows_list, stride);
+          judge(part, c, rows, plan, got, expected, rows_list, compared);
         }
       }
     }
@@ -424,6 +438,8 @@ int check_bits(BenchContext& context, bool quick) {
     }
   }
   checker.run({{1536, 1008, false, true}, four, {50, 128, 400}, 1, true, true, true, true, true, false});
+  checker.run({{1536, 1024, false, true}, four, {50, 128, 400}, 1, true, true, false, false, true, false, true});
+  checker.run({{3072, 1024, true, true}, four, {50, 128, 400}, 1, true, true, false, false, false, true, true});
   checker.run({{3072, 1000, true, false}, four, {50, 128, 400}, 1, true, true, true, true, true, false});
   checker.run({{3072, 1000, true, false}, four, {40, 100, 200}, 1, true, false, false, false, false, true});
   using enum ScaleKind;
