@@ -91,6 +91,8 @@ class Backend {
   virtual std::unique_ptr<Linear> load_linear(const LinearSource& source) = 0;
   virtual void linear(const LinearParams& params) = 0;
   virtual void embed(const EmbedParams& params) = 0;
+  /// False: not available for this layer and row count; nothing was done.
+  virtual bool gated_linear(const GatedLinearParams&) { return false; }
 
   // --- norm.h
   virtual void rms_norm(const RmsNormParams& params) = 0;

@@ -7,7 +7,9 @@
 // (one-arithmetic.md).
 #pragma once
 
-#include <cuda_runtime.h>
+#include <cuda_bf16.h>
+
+#include <cstdint>
 
 #include "ops/elementwise.h"
 
@@ -111,6 +113,20 @@ __device__ __forceinline__ float softplus(float x) {
 
 __device__ __forceinline__ float activate(ActivationKind kind, float x) {
   return kind == ActivationKind::kSilu ? silu(x) : gelu_tanh(x);
+}
+
+/// Nearest even; the one rounding of activations.
+__device__ __forceinline__ std::uint16_t bf16_bits(float value) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
+
+__device__ __forceinline__ std::uint32_t bf16_pair(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
+__device__ __forceinline__ float bf16_float(std::uint16_t bits) {
+  return __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
 }
 
 }  // namespace tensorfold::ops::cuda
