@@ -2,6 +2,7 @@
 #include "model/executor.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/error.h"
 #include "base/limits.h"
@@ -310,22 +311,24 @@ ops::PassInputs Executor::inputs_of(const Pass& pass) const {
 }
 
 void Executor::reserve_outputs(const Pass& pass) {
-  const auto grow = [this](std::unique_ptr<ops::Buffer>& buffer, std::size_t bytes, const char* purpose) {
-    if (buffer && buffer->bytes() >= bytes) return;
+  // By doubling: a buffer that moves takes captured passes with it.
+  const auto grow = [this](std::unique_ptr<ops::Buffer>& buffer, std::size_t rows, std::size_t row_bytes,
+                           const char* purpose) {
+    if (buffer && buffer->bytes() >= rows * row_bytes) return;
     buffer.reset();
-    buffer = backend_->allocate(bytes, purpose);
+    buffer = backend_->allocate(std::bit_ceil(rows) * row_bytes, purpose);
   };
   const auto hidden = static_cast<std::size_t>(description_.hidden_size);
   if (!pass.hidden_rows.empty()) {
-    grow(hidden_.buffer, pass.hidden_rows.size() * hidden * sizeof(float), "hidden states for drafters");
+    grow(hidden_.buffer, pass.hidden_rows.size(), hidden * sizeof(float), "hidden states for drafters");
   }
   if (!pass.tapped_rows.empty()) {
     const std::size_t width = drafter_->description().taps.size() * hidden;
-    grow(taps_.buffer, pass.tapped_rows.size() * width * static_cast<std::size_t>(backend_->info().activation_bytes),
+    grow(taps_.buffer, pass.tapped_rows.size(), width * static_cast<std::size_t>(backend_->info().activation_bytes),
          "tapped rows for the drafter");
   }
   logits_->reserve(static_cast<std::int64_t>(pass.logits_rows.size()));
-  if (pass.any_draw) grow(drawn_, pass.draws.size() * sizeof(std::int32_t), "drawn tokens");
+  if (pass.any_draw) grow(drawn_, pass.draws.size(), sizeof(std::int32_t), "drawn tokens");
 }
 
 // The residual stream after a layer that the drafter reads: columns of its context's input.

@@ -1,11 +1,15 @@
 #include "model/logits_head.h"
 
+#include <bit>
+
 #include "base/error.h"
 
 namespace tensorfold {
 
 void LogitsHead::reserve(std::int64_t rows) {
-  const std::size_t bytes = static_cast<std::size_t>(rows * head_.rows()) * sizeof(float);
+  // Doubling keeps a backend's memory, and what it captured over it, from moving with every row more.
+  const auto room = static_cast<std::size_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
+  const std::size_t bytes = room * static_cast<std::size_t>(head_.rows()) * sizeof(float);
   if (logits_ && logits_->bytes() >= bytes) return;
   logits_.reset();
   logits_ = backend_.allocate(bytes, "logits");

@@ -1,5 +1,7 @@
 // Gated DeltaNet on the host's side: where things stand in a slot and in scratch memory, and which launches a pass takes.
 // The kernels, and what they share, are described in gated_delta.cuh.
+#include <cmath>
+
 #include "base/assert.h"
 #include "ops/cuda/cuda_operations.h"
 #include "ops/cuda/gated_delta.cuh"
