@@ -23,7 +23,7 @@ static_assert(kWindowRows >= limits::kTreeRowsMax);
 
 constexpr int kTileRows = 2 * kWindowRows;  // of shared memory: the last replayed rows and all rows of the pass
 constexpr int kSavedStates = 3;             // 1 + log2(16 rows / 4): a lighter child has less than half of the rows
-constexpr int kThreadsMax = 512;
+constexpr int kThreadsMax = 256;
 constexpr int kClusterMax = 8;
 constexpr int kTailRowsMax = 7;
 
@@ -335,12 +335,12 @@ __device__ void copy_channels(const Params& p, const DeviceLane& lane, int first
     const float* input = p.projected + static_cast<std::int64_t>(lane.first_row) * p.stride + p.qkv_offset;
     float* window = slot + p.window;
     int row = 0;
-    for (; row + 8 <= lane.row_count; row += 8) {  // eight loads at a time are on their way
-      Vector rows[8];
+    for (; row + 4 <= lane.row_count; row += 4) {  // four loads at a time are on their way
+      Vector rows[4];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) rows[i] = *at(input + (row + i) * p.stride);
+      for (int i = 0; i < 4; ++i) rows[i] = *at(input + (row + i) * p.stride);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) *at(window + (row + i) * p.window_stride) = rows[i];
+      for (int i = 0; i < 4; ++i) *at(window + (row + i) * p.window_stride) = rows[i];
     }
     for (; row < lane.row_count; ++row) *at(window + row * p.window_stride) = *at(input + row * p.stride);
   }
@@ -370,7 +370,7 @@ __device__ void copy_inputs(const Params& p, const WindowShape& shape, int block
 }
 
 template <int kElements>
-__global__ void __launch_bounds__(kThreadsMax, kElements > 16 ? 1 : 2) run_window_rows(
+__global__ void __launch_bounds__(kThreadsMax, kElements > 16 ? 1 : 3) run_window_rows(
     const __grid_constant__ Params p, const __grid_constant__ WindowShape shape) {
   extern __shared__ __align__(16) char shared[];
   allow_next();
