@@ -15,6 +15,8 @@ class BorrowedModel final : public LanguageModel {
   explicit BorrowedModel(std::shared_ptr<LanguageModel> model) : model_(std::move(model)) {}
 
   const ModelFacts& facts() const override { return model_->facts(); }
+  MemoryAvailable memory_available() const override { return model_->memory_available(); }
+  void warm_up(std::int32_t pass_rows) override { model_->warm_up(pass_rows); }
   void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
                        std::int32_t window_rows) override {
     model_->allocate_caches(page_counts, slot_count, window_rows);
@@ -40,6 +42,9 @@ class BorrowedModel final : public LanguageModel {
   MtpHead* mtp_head() override { return model_->mtp_head(); }
   BlockDrafter* block_drafter() override { return model_->block_drafter(); }
   void forward(const RoundPlan& plan, ForwardResult& result) override { model_->forward(plan, result); }
+  const float* logits_row(const ForwardResult& result, std::size_t index) override {
+    return model_->logits_row(result, index);
+  }
 
  private:
   std::shared_ptr<LanguageModel> model_;
