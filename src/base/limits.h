@@ -113,6 +113,8 @@ inline constexpr int kSseKeepaliveSeconds = 10;
 inline constexpr int kJsonDepthMax = 200;
 inline constexpr std::size_t kJsonObjectKeysMax = 1024;  // ordered objects search linearly
 inline constexpr int kChoicesMax = 8;  // n: replies of one request
+inline constexpr std::size_t kToolsMax = 1024;          // tools that a request offers
+inline constexpr std::size_t kToolNameBytesMax = 256;
 inline constexpr std::size_t kStopStringsMax = 64;
 inline constexpr std::size_t kStopStringBytesMax = 4096;
 

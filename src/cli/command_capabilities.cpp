@@ -12,10 +12,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json serve_flags() {
+Json flags_of(Command command) {
   Json flags = Json::object();
   for (const Flag& flag : flag_table()) {
-    if ((flag.commands & kServe) == 0) continue;
+    if ((flag.commands & command) == 0) continue;
     Json entry = Json::object();
     if (!flag.choices.empty()) entry["values"] = flag.choices;
     flags[std::string(flag.name)] = std::move(entry);
@@ -47,7 +47,8 @@ int run_capabilities(const std::vector<std::string>& words) {
                          {"chip", nullptr},
                          {"backends", {"cpu", "reference"}},
                          {"families", family_formats()},
-                         {"serve", {{"flags", serve_flags()}}},
+                         {"serve", {{"flags", flags_of(kServe)}}},
+                         {"bench", {{"flags", flags_of(kBench)}}},
                          {"env", {"TENSORFOLD_API_KEY", "TENSORFOLD_CPU_PATH", "HF_HOME", "HF_HUB_CACHE"}}};
   std::printf("%s\n", document.dump().c_str());
   return 0;

@@ -21,6 +21,26 @@ struct GrammarVocabulary {
   std::vector<std::string> token_bytes;
 };
 
+/// A piece of a text that is put together from several kinds of grammar: calls of tools, for one.
+struct GrammarPart {
+  enum class Kind {
+    kText,        // text: exactly this
+    kBlanks,      // up to `maximum` blanks and line ends
+    kJsonSchema,  // json: a value that satisfies the schema
+    kJsonObject,  // any JSON object
+    kTextUntil,   // anything up to the first `text` (ASCII), which ends it
+    kSequence,    // parts, one after another
+    kChoice,      // one of the parts
+    kRepeat,      // the only part, `minimum` to `maximum` times; -1: no end
+  };
+  Kind kind = Kind::kText;
+  std::string text;
+  nlohmann::ordered_json json;
+  std::vector<GrammarPart> parts;
+  int minimum = 0;
+  int maximum = 0;
+};
+
 struct GrammarSource {
   enum class Kind {
     kJsonSchema,  // json: the schema
@@ -28,11 +48,13 @@ struct GrammarSource {
     kRegex,       // text: the pattern, which describes the whole reply
     kChoice,      // choices: one of these texts
     kEbnf,        // text: the grammar, root rule "root"
+    kParts,       // parts
   };
   Kind kind = Kind::kJsonObject;
   nlohmann::ordered_json json;
   std::string text;
   std::vector<std::string> choices;
+  GrammarPart parts;
 };
 
 /// Where a path of tokens stands in a grammar. One thread at a time, clones included: clones share what they have in

@@ -3,6 +3,7 @@
 #include "base/limits.h"
 #include "grammar/ebnf.h"
 #include "grammar/grammar.h"
+#include "grammar/grammar_parts.h"
 #include "grammar/grammar_tree.h"
 #include "grammar/json_grammar.h"
 #include "grammar/json_schema.h"
@@ -49,6 +50,8 @@ GrammarNode parse(GrammarTree& tree, const GrammarSource& source) {
       return choice_of(tree, source.choices);
     case GrammarSource::Kind::kEbnf:
       return tree.reference(parse_ebnf(tree, source.text));
+    case GrammarSource::Kind::kParts:
+      return assemble_parts(tree, source.parts);
   }
   return tree.nothing();
 }

@@ -98,6 +98,10 @@ PromptTokens render_chat_prompt(const ServedModel& model, const GenerationReques
   ChatPrompt chat;
   chat.add_generation_prompt = add_generation_prompt;
   chat.template_kwargs = request.template_kwargs;
+  chat.tools = request.tools;
+  if (!request.tools.is_null() && !facts.supports_tools) {
+    throw field_error("tools", "this model's chat template has no place for tools; leave the field out");
+  }
   chat.reasoning_effort = request.reasoning_effort ? request.reasoning_effort : model.effort_default;
   chat.thinking = facts.has_thinking_switch &&
                   resolve_thinking(request.template_kwargs, request.reasoning_effort, model.thinking_default);

@@ -167,11 +167,11 @@ Connection::Task<bool> Connection::stream_reply(const HttpRequest& request, Exch
       events += failure ? exchange.format->stream_error(*failure) : exchange.format->stream_close(*generation_);
     }
     if (events.empty() && silent) events = ": keepalive\n\n";
-    if (events.empty()) {
+    if (events.empty() && bytes.empty()) {
       co_await wait(last_written + quiet);
       continue;
     }
-    bytes += as_chunk(events, request.minor_version);
+    if (!events.empty()) bytes += as_chunk(events, request.minor_version);  // an empty chunk would end the body
     if (finished && request.minor_version >= 1) bytes += "0\r\n\r\n";
     if (!co_await write(std::move(bytes))) co_return false;
     last_written = Clock::now();

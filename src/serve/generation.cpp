@@ -145,6 +145,10 @@ std::unique_ptr<Generation> Generation::open(std::shared_ptr<const ServedModel> 
   setting.reply_tokens_max = reply_limit(*model, request, setting.prompt.tokens.size());
   setting.model = std::move(model);
   setting.request = std::move(request);
+  // Under a grammar of the request's own the reply is what that says: nothing in it is a call.
+  if (!setting.request.tools.is_null() && !setting.request.grammar) {
+    setting.tools = std::make_shared<const ToolOffer>(setting.request.tools);
+  }
   return std::make_unique<EngineGeneration>(std::move(setting), notify);
 }
 

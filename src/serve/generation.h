@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "serve/generation_request.h"
 #include "serve/served_model.h"
+#include "text/tool_offer.h"
 
 namespace tensorfold {
 
@@ -23,11 +24,26 @@ struct TokenRecord {
   std::vector<TokenLogprob> top;
 };
 
-/// What is new of one choice. Reasoning comes before content when both are set.
+/// More of a call. The first piece of one has its name and its id.
+struct CallDelta {
+  std::size_t index = 0;
+  std::string id;
+  std::string name;
+  std::string arguments;
+};
+
+struct ReplyCall {
+  std::string id;
+  std::string name;
+  std::string arguments;  // JSON text of an object
+};
+
+/// What is new of one choice. Reasoning comes before content, content before calls.
 struct ReplyPiece {
   int choice = 0;
   std::string reasoning;
   std::string content;
+  std::vector<CallDelta> calls;
   std::vector<TokenRecord> records;  // with logprobs: the tokens whose text has been shown with this piece
   bool ends_choice = false;
   bool ends_reply = false;  // the last choice has ended with it
@@ -38,6 +54,7 @@ struct GenerationResult {
   std::string message;  // kError
   std::string reasoning;
   std::string content;
+  std::vector<ReplyCall> calls;
   std::optional<std::string> stop_sequence;
   std::int32_t reasoning_tokens = 0;
   std::vector<std::int32_t> tokens;         // all counted ids

@@ -19,7 +19,7 @@ void log_choice(const Generation& generation, int choice, bool client_left) {
     spdlog::warn("ended {} {}", id, result.message);
     return;
   }
-  const char* finish = result.reason == FinishReason::kLength ? "length" : "stop";
+  const char* finish = result.reason == FinishReason::kLength ? "length" : result.calls.empty() ? "stop" : "tool_calls";
   spdlog::info("done {} prompt={} cached={} thinking={} effort={} tokens={} sha={} finish={} rounds={} accepted={}/{}",
                id, statistics.prompt_tokens, statistics.cached_tokens, generation.thinking() ? "on" : "off",
                generation.effort().value_or("-"), result.tokens.size(), result.token_sha, finish, statistics.rounds,

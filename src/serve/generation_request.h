@@ -20,6 +20,9 @@ struct RequestedGrammar {
   std::string field;  // what a refusal names
 };
 
+/// What a request says about calls: the model decides, or a call must come.
+enum class ToolChoice { kAuto, kRequired };
+
 struct GenerationRequest {
   std::string id;     // "chatcmpl-...", also the log's
   std::string model;  // what the reply echoes
@@ -33,6 +36,10 @@ struct GenerationRequest {
   bool add_special_tokens = true;
   std::vector<std::int32_t> prompt_tokens;
   bool prompt_is_tokens = false;
+
+  nlohmann::ordered_json tools;  // what the template sees, from parse_tools; null: none are offered
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  bool parallel_tool_calls = true;
 
   std::optional<std::string> reasoning_effort;
   std::optional<std::int64_t> thinking_budget;

@@ -2,6 +2,7 @@
 #include "serve/grammar_rule.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/error.h"
 
@@ -29,6 +30,10 @@ std::size_t begun(const std::string& text, const std::string& mark) {
   return 0;
 }
 
+bool is_blank_text(const std::string& bytes) {
+  return bytes.find_first_not_of(" \t\r\n") == std::string::npos;
+}
+
 }  // namespace
 
 GrammarRule::GrammarRule(std::shared_ptr<const GrammarRuleSetting> setting, std::unique_ptr<GrammarMatcher> matcher)
@@ -51,6 +56,7 @@ GrammarRule::GrammarRule(const GrammarRule& other)
       phase_(other.phase_),
       decoder_(other.decoder_),
       splitter_(other.splitter_),
+      answer_begun_(other.answer_begun_),
       thought_end_(other.thought_end_) {}
 
 PathRule::Verdict GrammarRule::advance(std::int32_t token) {
@@ -63,6 +69,7 @@ PathRule::Verdict GrammarRule::advance(std::int32_t token) {
     return Verdict::kContinue;
   }
   if (!matcher_->advance(token)) fail(ErrorCode::kInternal, "The reply left its grammar at token {}.", token);
+  answer_begun_ = answer_begun_ || !is_blank_text(setting_->tokenizer->token_bytes(token));
   // With end tokens ignored nothing could follow a finished text: the reply ends with it.
   const bool finished = setting_->ignore_stop_tokens && matcher_->is_complete() && !can_go_on();
   return finished ? Verdict::kStop : Verdict::kContinue;
@@ -108,8 +115,21 @@ void GrammarRule::mask_thought(std::vector<std::uint32_t>& allowed_bits) const {
 
 void GrammarRule::mask_answer(std::vector<std::uint32_t>& allowed_bits) {
   matcher_->mask(allowed_bits);
+  if (setting_->first_token && !answer_begun_) mask_other_beginnings(allowed_bits);
   const bool may_end = !setting_->ignore_stop_tokens && matcher_->is_complete();
   for (const std::int32_t id : setting_->stop_tokens) set_bit(allowed_bits, id, may_end);
+}
+
+void GrammarRule::mask_other_beginnings(std::vector<std::uint32_t>& allowed_bits) const {
+  const auto first = static_cast<std::size_t>(*setting_->first_token);
+  if ((allowed_bits[first / kWordBits] >> (first % kWordBits) & 1u) == 0) return;  // the grammar knows better
+  for (std::size_t word = 0; word < allowed_bits.size(); ++word) {
+    for (std::uint32_t bits = allowed_bits[word]; bits != 0; bits &= bits - 1) {
+      const auto id = static_cast<std::int32_t>(word * kWordBits + static_cast<std::size_t>(std::countr_zero(bits)));
+      const bool stays = id == *setting_->first_token || is_blank_text(setting_->tokenizer->token_bytes(id));
+      if (!stays) set_bit(allowed_bits, id, false);
+    }
+  }
 }
 
 }  // namespace tensorfold

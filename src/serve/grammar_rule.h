@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct GrammarRuleSetting {
   bool thinking = false;        // the reply may begin with a reasoning block
   bool inside_thought = false;  // the prompt has opened one
   std::int32_t vocabulary_size = 0;
+  std::optional<std::int32_t> first_token;  // the only one, blanks apart, with which the answer may begin
 };
 
 class GrammarRule final : public PathRule {
@@ -41,6 +43,7 @@ class GrammarRule final : public PathRule {
   void advance_thought(std::int32_t token);
   void mask_thought(std::vector<std::uint32_t>& allowed_bits) const;
   void mask_answer(std::vector<std::uint32_t>& allowed_bits);
+  void mask_other_beginnings(std::vector<std::uint32_t>& allowed_bits) const;
   bool can_go_on();
 
   std::shared_ptr<const GrammarRuleSetting> setting_;
@@ -48,7 +51,8 @@ class GrammarRule final : public PathRule {
   Phase phase_;
   StreamDecoder decoder_;
   ReasoningSplitter splitter_;
-  std::string thought_end_;  // the last bytes of the thought, as many as can begin the closing mark
+  bool answer_begun_ = false;  // with something that isn't blank
+  std::string thought_end_;    // the last bytes of the thought, as many as can begin the closing mark
 };
 
 }  // namespace tensorfold

@@ -11,6 +11,7 @@ namespace tensorfold {
 namespace {
 
 constexpr std::size_t kTokenShaDigits = 12;
+constexpr std::size_t kCallIdDigits = 24;
 
 std::string token_sha(const std::vector<std::int32_t>& tokens) {
   return sha256_hex(fmt::format("{}", fmt::join(tokens, ",")), kTokenShaDigits);
@@ -24,7 +25,9 @@ ReplyChoice::ReplyChoice(const ReplySetting& setting, int index, const SamplingR
       sampling_(sampling),
       text_(setting.model->tokenizer, setting.request.stop,
             setting.request.is_chat ? setting.model->reasoning : ReasoningFormat::kNone,
-            setting.prompt.inside_thought) {}
+            setting.prompt.inside_thought) {
+  if (setting.tools != nullptr) text_.read_calls(setting.tools, !setting.request.parallel_tool_calls);
+}
 
 ReplyChoice::~ReplyChoice() {
   if (events_ != nullptr) events_->close();
@@ -65,17 +68,22 @@ bool ReplyChoice::poll(ReplyPiece& piece) {
     std::visit([this, &piece](auto& concrete) { handle(concrete, piece); }, event);
     // Reasoning precedes content inside a piece; it never follows it, as a block opens only once.
   }
-  result_.reasoning += piece.reasoning;
-  result_.content += piece.content;
   if (!setting_.request.stream) {
     result_.records.insert(result_.records.end(), piece.records.begin(), piece.records.end());
   }
-  return !piece.reasoning.empty() || !piece.content.empty() || !piece.records.empty() || piece.ends_choice;
+  return !piece.reasoning.empty() || !piece.content.empty() || !piece.calls.empty() || !piece.records.empty() ||
+         piece.ends_choice;
 }
 
 void ReplyChoice::add(ReplyTextPiece text, ReplyPiece& piece) {
   piece.reasoning += text.reasoning;
   piece.content += text.content;
+  result_.reasoning += text.reasoning;
+  result_.content += text.content + text.withheld;
+  for (ToolCallPiece& call : text.calls) {
+    const std::string id = call.name.empty() ? "" : "call_" + random_hex(kCallIdDigits);
+    piece.calls.push_back({call.call, id, std::move(call.name), std::move(call.arguments)});
+  }
   if (setting_.request.logprobs_top < 0) return;
   for (const TokenFate fate : text.fates) {
     TF_ASSERT(!undecided_.empty());
@@ -114,7 +122,10 @@ void ReplyChoice::handle(FinishEvent& event, ReplyPiece& piece) {
   started_ = true;
   finished_ = true;
   piece.ends_choice = true;
-  add(text_.finish(), piece);
+  add(text_.finish(event.reason == FinishReason::kStopToken), piece);
+  for (const ToolCall& call : text_.calls()) {
+    result_.calls.push_back({"call_" + random_hex(kCallIdDigits), call.name, call.arguments});
+  }
   result_.reason = event.reason;
   result_.message = std::move(event.message);
   result_.statistics = std::move(event.statistics);

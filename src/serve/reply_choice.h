@@ -21,6 +21,7 @@ struct ReplySetting {
   PromptTokens prompt;
   LogitRule logit_rule;
   std::int32_t reply_tokens_max = 0;
+  std::shared_ptr<const ToolOffer> tools;  // null: calls aren't looked for
 };
 
 class ReplyChoice {

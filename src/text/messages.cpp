@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/limits.h"
 
 namespace tensorfold {
 namespace {
@@ -165,6 +166,13 @@ std::vector<ChatMessage> with_placeholder_user(std::vector<ChatMessage> messages
   return messages;
 }
 
+ChatMessage probe_message(const char* role, const char* content) {
+  ChatMessage made;
+  made.role = role;
+  made.content = content;
+  return made;
+}
+
 std::vector<std::string> quoted_efforts(const std::string& source) {
   std::vector<std::string> levels;
   if (source.find("reasoning_effort") == std::string::npos) return levels;
@@ -190,6 +198,35 @@ std::vector<ChatMessage> parse_messages(const Json& messages) {
   return parsed;
 }
 
+namespace {
+
+std::string tool_name(const Json& object, const std::string& field) {
+  std::string name = required_text(object, "name", field);
+  if (name.empty() || name.size() > limits::kToolNameBytesMax) {
+    fail_field(field + ".name", fmt::format("must have 1 to {} bytes", limits::kToolNameBytesMax));
+  }
+  return name;
+}
+
+/// A function as it was given, checked.
+Json checked_function(const Json& tool, const std::string& field) {
+  const std::string function_field = field + ".function";
+  const Json& function = tool["function"];
+  if (!function.is_object()) fail_field(function_field, "must be an object");
+  if (optional_text(tool, "type", field).value_or("function") != "function") {
+    fail_field(field + ".type", "only \"function\" tools are supported");
+  }
+  tool_name(function, function_field);
+  optional_text(function, "description", function_field);
+  const auto parameters = function.find("parameters");
+  if (parameters != function.end() && !parameters->is_null() && !parameters->is_object()) {
+    fail_field(function_field + ".parameters", "must be an object");
+  }
+  return tool;
+}
+
+}  // namespace
+
 Json parse_tools(const Json& tools) {
   if (tools.is_null()) return nullptr;
   if (!tools.is_array()) fail_field("tools", "must be an array");
@@ -199,12 +236,10 @@ Json parse_tools(const Json& tools) {
     const Json& tool = tools[i];
     if (!tool.is_object()) fail_field(field, "must be an object");
     if (tool.contains("function")) {
-      if (!tool["function"].is_object()) fail_field(field + ".function", "must be an object");
-      required_text(tool["function"], "name", field + ".function");
-      parsed.push_back(tool);
+      parsed.push_back(checked_function(tool, field));
       continue;
     }
-    Json function = {{"name", required_text(tool, "name", field)}};
+    Json function = {{"name", tool_name(tool, field)}};
     if (const auto description = optional_text(tool, "description", field)) function["description"] = *description;
     if (!tool.contains("input_schema") || !tool["input_schema"].is_object()) {
       fail_field(field, "must have `function` or `input_schema`");
@@ -306,18 +341,29 @@ std::optional<std::string> PromptRenderer::try_render(const ChatPrompt& prompt) 
   }
 }
 
-TemplateFacts PromptRenderer::detect_facts() const {
-  const auto message = [](const char* role, const char* content) {
-    ChatMessage made;
-    made.role = role;
-    made.content = content;
-    return made;
+ToolCallFormat PromptRenderer::probe_call_format() const {
+  const auto turn = [this](std::initializer_list<const char*> names) {
+    ChatPrompt prompt;
+    prompt.add_generation_prompt = false;
+    prompt.messages = {probe_message("user", "probe"), probe_message("assistant", ToolCallProbes::kContent)};
+    Json calls = Json::array();
+    for (const char* name : names) {
+      const Json function = {{"name", name}, {"arguments", {{ToolCallProbes::kKey, ToolCallProbes::kValue}}}};
+      calls.push_back({{"type", "function"}, {"id", "call00000"}, {"function", function}});
+    }
+    if (!calls.empty()) prompt.messages.back().tool_calls = std::move(calls);
+    return try_render(prompt);
   };
+  return detect_call_format(
+      {turn({}), turn({ToolCallProbes::kFirst}), turn({ToolCallProbes::kFirst, ToolCallProbes::kSecond})});
+}
+
+TemplateFacts PromptRenderer::detect_facts() const {
   TemplateFacts facts;
   const std::string& source = template_->source();
   facts.effort_levels = quoted_efforts(source);
   ChatPrompt prompt;
-  prompt.messages = {message("user", "probe")};
+  prompt.messages = {probe_message("user", "probe")};
   const std::optional<std::string> plain = try_render(prompt);
   facts.opens_think_block = plain && ends_in_open_think(*plain);
   prompt.thinking = false;
@@ -327,9 +373,10 @@ TemplateFacts PromptRenderer::detect_facts() const {
       "parameters": {"type": "object", "properties": {"x": {"type": "string", "description": "x"}}}}}])");
   const std::optional<std::string> with_tools = try_render(prompt);
   facts.supports_tools = with_tools && with_tools->find("probe_tool_name") != std::string::npos;
+  facts.call_format = probe_call_format();
   prompt.tools = nullptr;
-  prompt.messages = {message("user", "probe"), message("assistant", "probe"), message("system", "late_system_probe"),
-                     message("user", "probe")};
+  prompt.messages = {probe_message("user", "probe"), probe_message("assistant", "probe"),
+                     probe_message("system", "late_system_probe"), probe_message("user", "probe")};
   const std::optional<std::string> late = try_render(prompt);
   facts.keeps_late_system = late && late->find("late_system_probe") != std::string::npos;
   return facts;

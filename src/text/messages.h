@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "text/chat_template.h"
+#include "text/tool_call_format.h"
 
 namespace tensorfold {
 
@@ -42,6 +43,7 @@ struct TemplateFacts {
   std::vector<std::string> effort_levels;  // effort names that it quotes, highest first
   bool opens_think_block = false;          // its generation prompt ends inside a think block, thinking on
   bool supports_tools = false;
+  ToolCallFormat call_format;      // how it writes the calls of a turn
   bool keeps_late_system = false;  // a system message after the first turns survives
 };
 
@@ -64,6 +66,7 @@ class PromptRenderer {
   std::vector<PromptSegment> render_messages(const ChatPrompt& prompt, const std::vector<ChatMessage>& messages) const;
   std::optional<std::string> try_render(const ChatPrompt& prompt) const;
   TemplateFacts detect_facts() const;
+  ToolCallFormat probe_call_format() const;
 
   std::shared_ptr<const ChatTemplate> template_;
   nlohmann::ordered_json special_tokens_;

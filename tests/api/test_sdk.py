@@ -93,7 +93,7 @@ def test_unknown_model_is_served(client):
 
 @pytest.mark.parametrize(
     "field, value",
-    [("temperature", True), ("max_tokens", "many"), ("n", 9), ("tools", [{"type": "function", "function": {"name": "f"}}])],
+    [("temperature", True), ("max_tokens", "many"), ("n", 9), ("tools", [{"type": "web_search"}])],
 )
 def test_wrong_field_is_named(client, field, value):
     with pytest.raises(openai.BadRequestError) as refused:

@@ -67,11 +67,22 @@ std::optional<std::int32_t> FakeTokenizer::token_id(std::string_view text) const
 
 std::vector<PromptSegment> FakeTemplate::render(const nlohmann::ordered_json& variables, std::int64_t) const {
   std::vector<PromptSegment> segments;
+  for (const auto& tool : variables.value("tools", nlohmann::ordered_json::array())) {
+    segments.push_back({"[tool]", true});
+    segments.push_back({tool["function"]["name"].get<std::string>(), false});
+  }
   for (const auto& message : variables["messages"]) {
     segments.push_back({"[" + message["role"].get<std::string>() + "]", true});
     segments.push_back({message["content"].get<std::string>(), false});
     if (segments.back().text == "OVERFLOW") fail(ErrorCode::kResourceExhausted, "the text grows beyond its limit");
     if (segments.back().text == "REJECT") fail(ErrorCode::kInvalidArgument, "the template says no");
+    for (const auto& call : message.value("tool_calls", nlohmann::ordered_json::array())) {
+      segments.push_back({"\n<tool_call>\n{\"name\": \"", true});
+      segments.push_back({call["function"]["name"].get<std::string>(), false});
+      segments.push_back({"\", \"arguments\": ", true});
+      segments.push_back({call["function"]["arguments"].dump(), false});
+      segments.push_back({"}\n</tool_call>", true});
+    }
   }
   if (variables.value("add_generation_prompt", false)) {
     segments.push_back({variables.value("enable_thinking", false) ? "[assistant]<think>" : "[assistant]", true});
@@ -256,8 +267,7 @@ std::shared_ptr<ServedModel> make_fake_model(FakeEngine*& engine, std::int32_t l
   auto owned = std::make_unique<FakeEngine>(lanes, context, round_ms);
   engine = owned.get();
   model->engine = std::move(owned);
-  model->structured_output =
-      std::make_shared<StructuredOutput>(model->tokenizer, kFakeVocabulary, model->reasoning);
+  model->structured_output = std::make_shared<StructuredOutput>(model->tokenizer, kFakeVocabulary, model->reasoning);
   return model;
 }
 

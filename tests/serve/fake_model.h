@@ -35,7 +35,8 @@ class FakeTokenizer : public Tokenizer {
   std::string chat_template(std::string_view) const override { return ""; }
 };
 
-/// "[role]content" for each message, "[assistant]" at the end, "<think>" after it while thinking.
+/// "[tool]name" for each tool, "[role]content" for each message with its calls in the Hermes form, "[assistant]" at the
+/// end, "<think>" after it while thinking.
 class FakeTemplate final : public ChatTemplate {
  public:
   std::vector<PromptSegment> render(const nlohmann::ordered_json& variables, std::int64_t) const override;

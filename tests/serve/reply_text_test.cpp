@@ -23,7 +23,7 @@ TEST(ReplyText, CutsBeforeTheStopAndSplitsReasoning) {
     reasoning += pieces.reasoning;
     content += pieces.content;
   }
-  const ReplyTextPiece rest = text.finish();
+  const ReplyTextPiece rest = text.finish(true);
   EXPECT_EQ(reasoning + rest.reasoning, "why");
   EXPECT_EQ(content + rest.content, "so EN, ");
   EXPECT_EQ(text.stop_sequence(), "END");
@@ -75,7 +75,7 @@ TEST(ReplyText, EveryTokenHasTheFateOfItsText) {
       ends.push_back(decoded.size());
     }
     decoded += decoder.finish();
-    take(text.finish());
+    take(text.finish(true));
     ASSERT_EQ(fates.size(), ends.size());
 
     StopStringMatcher matcher(stops);

@@ -13,8 +13,6 @@ import json
 import sys
 import urllib.request
 
-import chat_format
-
 SEED = 20261129
 
 
@@ -41,18 +39,11 @@ def read_prompts(path, kinds, count):
     return found
 
 
-def with_tools_as_text(messages, tools):
-    """The template's own system block as a system message: the same prompt, also from a server that takes no tools."""
-    first = messages[0] if messages[0]["role"] == "system" else None
-    text = chat_format.system_block(first, tools).removeprefix("<|im_start|>system\n").removesuffix("<|im_end|>\n")
-    return [{"role": "system", "content": text}] + messages[1 if first else 0:]
-
-
 def ask(url, messages, tools, temperature, tokens):
-    if tools:
-        messages = with_tools_as_text(messages, tools)
     body = {"messages": messages, "max_tokens": tokens, "temperature": temperature, "seed": SEED,
             "chat_template_kwargs": {"enable_thinking": False}}
+    if tools:
+        body["tools"] = tools
     request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=120) as reply:
         return json.load(reply)

@@ -34,11 +34,12 @@ constexpr int kScratchKinds = 5;
 struct Lanes {
   LanesRef ref;
   std::int32_t lane_count = 0;
+  std::int64_t row_count = 0;              // rows of the pass, with padding: length of row_lane
   std::int32_t rows_max = 0;               // >= rows of the widest lane
   bool any_tree = false;                   // a lane has parents
   bool any_tree_replay = false;
   bool any_mutual = false;
-  std::int64_t item_capacity = 0;          // >= PassGroup::item_count
+  std::int64_t item_capacity = 0;          // >= PassGroup::item_count; 0: no lane is a window
   std::int64_t partial_row_capacity = 0;   // >= sum over items of their lane's row_count
 };
 

@@ -46,14 +46,15 @@ class ChatFormat final : public ReplyFormat {
 
   std::string stream_open(const Generation& generation) override {
     std::string events;
-    for (int index = 0; index < generation.choice_count(); ++index) {
-      events += sse_event(chunk(generation, index, {{"role", "assistant"}}));
-    }
+    role_sent_.assign(static_cast<std::size_t>(generation.choice_count()), false);
+    if (!generation.request().tools.is_null()) return events;  // the role comes with the first delta
+    for (int index = 0; index < generation.choice_count(); ++index) send_role(generation, index, events);
     return events;
   }
 
   std::string stream_piece(const Generation& generation, const ReplyPiece& piece) override {
     std::string events;
+    send_role(generation, piece.choice, events);
     if (!piece.reasoning.empty()) {
       events += sse_event(chunk(generation, piece.choice, {{"reasoning_content", piece.reasoning}}));
     }
@@ -63,6 +64,7 @@ class ChatFormat final : public ReplyFormat {
       set_logprobs(generation, piece, entry);
       events += sse_event(entry);
     }
+    for (const CallDelta& call : piece.calls) send_call(generation, piece.choice, call, events);
     if (piece.ends_choice) events += sse_event(last_chunk(generation, piece, !with_text));
     return events;
   }
@@ -83,13 +85,43 @@ class ChatFormat final : public ReplyFormat {
   static Json whole_choice(const Generation& generation, int index) {
     const GenerationResult& result = generation.result(index);
     Json message = {{"role", "assistant"}, {"content", result.content}};
+    if (!result.calls.empty()) message["content"] = nullptr;
     if (!result.reasoning.empty()) message["reasoning_content"] = result.reasoning;
+    if (!result.calls.empty()) message["tool_calls"] = calls_block(result);
+    const std::vector<TokenRecord> none;
     Json choice = {{"index", index},
                    {"message", std::move(message)},
-                   {"finish_reason", finish_reason_text(result.reason)},
-                   {"logprobs", logprobs_block(generation, result.records)}};
+                   {"finish_reason", finish_reason_text(result)},
+                   {"logprobs", logprobs_block(generation, result.calls.empty() ? result.records : none)}};
     add_choice_facts(generation, index, choice);
     return choice;
+  }
+  static Json calls_block(const GenerationResult& result) {
+    Json calls = Json::array();
+    for (const ReplyCall& call : result.calls) {
+      calls.push_back(
+          {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+    }
+    return calls;
+  }
+  /// Once for each choice, before its first delta.
+  void send_role(const Generation& generation, int index, std::string& events) {
+    if (role_sent_[static_cast<std::size_t>(index)]) return;
+    role_sent_[static_cast<std::size_t>(index)] = true;
+    events += sse_event(chunk(generation, index, {{"role", "assistant"}}));
+  }
+  /// The head of a call and its arguments are deltas of their own.
+  void send_call(const Generation& generation, int choice, const CallDelta& call, std::string& events) const {
+    if (!call.name.empty()) {
+      const Json head = {{"index", call.index},
+                         {"id", call.id},
+                         {"type", "function"},
+                         {"function", {{"name", call.name}, {"arguments", ""}}}};
+      events += sse_event(chunk(generation, choice, {{"tool_calls", Json::array({head})}}));
+    }
+    if (call.arguments.empty()) return;
+    const Json more = {{"index", call.index}, {"function", {{"arguments", call.arguments}}}};
+    events += sse_event(chunk(generation, choice, {{"tool_calls", Json::array({more})}}));
   }
   static void set_logprobs(const Generation& generation, const ReplyPiece& piece, Json& entry) {
     if (!piece.records.empty()) entry["choices"][0]["logprobs"] = logprobs_block(generation, piece.records);
@@ -97,7 +129,7 @@ class ChatFormat final : public ReplyFormat {
   /// The chunk that ends a choice; `with_records`: log-probabilities that no text follows (the end token's) go with it.
   Json last_chunk(const Generation& generation, const ReplyPiece& piece, bool with_records) const {
     const GenerationResult& result = generation.result(piece.choice);
-    Json last = chunk(generation, piece.choice, Json::object(), finish_reason_text(result.reason));
+    Json last = chunk(generation, piece.choice, Json::object(), finish_reason_text(result));
     if (with_records) set_logprobs(generation, piece, last);
     if (generation.request().return_token_ids) last["choices"][0]["token_ids"] = result.tokens;
     add_stop_sequence(result, last);
@@ -120,6 +152,7 @@ class ChatFormat final : public ReplyFormat {
   }
 
   std::int64_t created_ = unix_seconds_now();
+  std::vector<bool> role_sent_;
 };
 
 }  // namespace

@@ -125,7 +125,7 @@ class CompletionFormat final : public ReplyFormat {
     const GenerationResult& result = generation.result(index);
     Json entry = {{"text", echoed_prompt(generation) + result.content},
                   {"index", index},
-                  {"finish_reason", finish_reason_text(result.reason)},
+                  {"finish_reason", finish_reason_text(result)},
                   {"logprobs", nullptr}};
     if (generation.request().logprobs_top >= 0) {
       const Tokenizer& tokenizer = *generation.model().tokenizer;
@@ -157,7 +157,7 @@ class CompletionFormat final : public ReplyFormat {
   Json last_chunk(const Generation& generation, const ReplyPiece& piece, const std::vector<TokenRecord>& records) {
     const GenerationResult& result = generation.result(piece.choice);
     Json last = chunk(generation, piece.choice, "", records);
-    last["choices"][0]["finish_reason"] = finish_reason_text(result.reason);
+    last["choices"][0]["finish_reason"] = finish_reason_text(result);
     if (generation.request().return_token_ids) last["choices"][0]["token_ids"] = result.tokens;
     add_stop_sequence(result, last);
     add_runtime_blocks(generation, piece.choice, last);

@@ -70,26 +70,6 @@ bool asks_for_nothing(const Json& value) {
   throw field_error(field, "not supported by this server yet; leave it out");
 }
 
-void refuse_tools(const Fields& fields) {
-  const Json* choice = fields.find("tool_choice");
-  if (choice != nullptr && !choice->is_string() && !choice->is_object()) {
-    throw field_error("tool_choice", "must be a string or an object");
-  }
-  bool hidden = false;
-  if (choice != nullptr && choice->is_string()) {
-    const std::string& text = choice->get_ref<const std::string&>();
-    hidden = equals_ignoring_case(text, "none");
-    if (!hidden && !equals_ignoring_case(text, "auto")) refuse_unbuilt("tool_choice");
-  } else if (choice != nullptr) {
-    refuse_unbuilt("tool_choice");
-  }
-  const Json* tools = fields.array("tools");
-  if (tools != nullptr && !tools->empty() && !hidden) refuse_unbuilt("tools");
-  const Json* functions = fields.array("functions");
-  if (functions != nullptr && !functions->empty()) refuse_unbuilt("functions");
-  fields.boolean("parallel_tool_calls");
-}
-
 void refuse_formats(const Fields& fields) {
   const Json* suffix = fields.find("suffix");
   if (suffix != nullptr && !asks_for_nothing(*suffix)) refuse_unbuilt("suffix");
@@ -238,7 +218,10 @@ std::vector<std::string> Fields::stop_strings(std::string_view name) const {
 
 void refuse_unbuilt_fields(const Json& body) {
   const Fields fields(body);
-  refuse_tools(fields);
+  const Json* functions = fields.array("functions");
+  if (functions != nullptr && !functions->empty()) {
+    throw field_error("functions", "was replaced by \"tools\", which this server takes");
+  }
   refuse_formats(fields);
 }
 

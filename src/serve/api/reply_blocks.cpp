@@ -106,8 +106,9 @@ std::int64_t unix_seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-const char* finish_reason_text(FinishReason reason) {
-  return reason == FinishReason::kLength ? "length" : "stop";
+const char* finish_reason_text(const GenerationResult& result) {
+  if (result.reason == FinishReason::kLength) return "length";
+  return result.calls.empty() ? "stop" : "tool_calls";
 }
 
 Json usage_block(const Generation& generation) {

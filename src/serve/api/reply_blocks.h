@@ -11,7 +11,7 @@
 namespace tensorfold {
 
 std::int64_t unix_seconds_now();
-const char* finish_reason_text(FinishReason reason);
+const char* finish_reason_text(const GenerationResult& result);
 nlohmann::ordered_json usage_block(const Generation& generation);
 /// Adds exact_mode, tensorfold and speculative to `reply`: of one choice, or of all together (rounds and drafts summed,
 /// seed and token_sha those of choice 0).

@@ -5,6 +5,7 @@
 #include "serve/api/fields.h"
 #include "serve/api/json_body.h"
 #include "serve/api/structured_fields.h"
+#include "serve/api/tool_fields.h"
 #include "serve/api_error.h"
 #include "serve/api_keys.h"
 #include "serve/chat_prompt.h"
@@ -108,6 +109,10 @@ GenerationRequest chat_from(const Json& body, const ParseContext& context) {
   parse_max_tokens(Fields(body), request, false);
   parse_chat_logprobs(Fields(body), request);
   parse_template_fields(body, request);
+  parse_tool_fields(body, request);
+  if (request.tool_choice == ToolChoice::kRequired && request.grammar) {
+    throw field_error("tool_choice", "a call can't be required together with " + request.grammar->field);
+  }
   check_messages(*messages);
   request.messages = *messages;
   return request;
@@ -190,6 +195,7 @@ GenerationRequest parse_completion_request(std::string_view body, const ParseCon
   if (messages != nullptr && messages->is_array() && !messages->empty()) return chat_from(json, context);
   GenerationRequest request;
   request.id = "cmpl-" + random_hex(kIdDigits);
+  refuse_tool_fields(json);
   parse_common(json, context, request);
   parse_max_tokens(Fields(json), request, true);
   parse_prompt(json, context, request);

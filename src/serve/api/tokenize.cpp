@@ -2,6 +2,7 @@
 #include "serve/api/fields.h"
 #include "serve/api/json_body.h"
 #include "serve/api/request_parser.h"
+#include "serve/api/tool_fields.h"
 #include "serve/api_error.h"
 #include "serve/chat_prompt.h"
 #include "serve/handlers.h"
@@ -21,6 +22,7 @@ std::vector<std::int32_t> tokenized(const ServedModel& model, const Json& body) 
     request.is_chat = true;
     request.messages = *messages;
     parse_template_fields(body, request);
+    parse_tool_fields(body, request);
     return render_chat_prompt(model, request, add_generation_prompt).tokens;
   }
   const std::optional<std::string> prompt = fields.string("prompt");

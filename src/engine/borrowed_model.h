@@ -1,5 +1,5 @@
 // A loaded model lent to one engine after another. An Engine owns its model and takes it along when it ends; verifying
-// starts hundreds of engines, and packing the weights anew for each would take longer than what is verified. Each
+// and measuring start many engines, and packing the weights anew for each would take longer than the rest. Each
 // borrower allocates the caches afresh (LanguageModel::allocate_caches), so nothing of the one before is left.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include "model/language_model.h"
 
-namespace tensorfold::fold {
+namespace tensorfold {
 
 class BorrowedModel final : public LanguageModel {
  public:
@@ -50,4 +50,4 @@ class BorrowedModel final : public LanguageModel {
   std::shared_ptr<LanguageModel> model_;
 };
 
-}  // namespace tensorfold::fold
+}  // namespace tensorfold
