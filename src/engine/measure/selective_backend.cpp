@@ -89,6 +89,11 @@ void SelectiveBackend::end_pass() {
   inputs_.reset();
 }
 
+void SelectiveBackend::abandon_pass() {
+  inner_->abandon_pass();
+  inputs_.reset();
+}
+
 std::unique_ptr<ops::Linear> SelectiveBackend::load_linear(const ops::LinearSource& source) {
   auto linear = inner_->load_linear(source);
   labels_[linear.get()] = without_layer(source.name);

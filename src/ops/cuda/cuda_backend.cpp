@@ -104,7 +104,7 @@ class PassStore {
 class BackendContext final : public CudaContext {
  public:
   explicit BackendContext(const CudaBackendOptions& options)
-      : options_(options), memory_(options.memory_bytes_max), store_(memory_) {
+      : options_(options), memory_(std::make_shared<DeviceMemory>(options.memory_bytes_max)), store_(*memory_) {
     check(cudaSetDevice(options.device), "choosing the GPU");
     cudaDeviceProp properties = {};
     check(cudaGetDeviceProperties(&properties, options.device), "reading the GPU's properties");
@@ -115,14 +115,20 @@ class BackendContext final : public CudaContext {
     facts_.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
     facts_.hopper = options.hopper_paths && facts_.compute_capability == 90;
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+    memory_->set_on_free([this] { forget_graphs(); });  // a graph may point to what goes
   }
   ~BackendContext() override {
+    memory_->set_on_free({});
     cudaStreamSynchronize(stream_);
     graphs_.clear();
     for (std::size_t kind = 0; kind < scratch_.size(); ++kind) {
-      if (scratch_[kind] != nullptr) memory_.give_back(scratch_[kind], scratch_bytes_[kind]);
+      if (scratch_[kind] != nullptr) memory_->give_back(scratch_[kind], scratch_bytes_[kind]);
     }
     cudaStreamDestroy(stream_);
+  }
+
+  std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose) override {
+    return memory_->allocate(MemoryPlace::kDevice, bytes, purpose);
   }
 
   void* scratch(Scratch kind, std::size_t bytes) override {
@@ -131,11 +137,11 @@ class BackendContext final : public CudaContext {
       TF_ASSERT(state_ != State::kCapture);
       check(cudaStreamSynchronize(stream_), "growing scratch memory");
       graphs_.clear();
-      if (scratch_[index] != nullptr) memory_.give_back(scratch_[index], scratch_bytes_[index]);
+      if (scratch_[index] != nullptr) memory_->give_back(scratch_[index], scratch_bytes_[index]);
       scratch_[index] = nullptr;
       scratch_bytes_[index] = 0;
       const std::size_t grown = round_up(bytes + bytes / 4, 1u << 20);
-      scratch_[index] = memory_.take(grown, "operations' scratch memory");
+      scratch_[index] = memory_->take(grown, "operations' scratch memory");
       scratch_bytes_[index] = grown;
       check(cudaMemsetAsync(scratch_[index], 0, grown, stream_), "clearing scratch memory");
     }
@@ -210,8 +216,7 @@ class BackendContext final : public CudaContext {
     graphs_.erase(key_);
   }
 
-  DeviceMemory& memory() { return memory_; }
-  const DeviceMemory& memory() const { return memory_; }
+  DeviceMemory& memory() const { return *memory_; }
 
   void forget_graphs() {
     cudaStreamSynchronize(stream_);
@@ -264,7 +269,7 @@ class BackendContext final : public CudaContext {
   }
 
   CudaBackendOptions options_;
-  DeviceMemory memory_;
+  std::shared_ptr<DeviceMemory> memory_;
   PassStore store_;
   PassBlock block_, loose_block_;
   GraphCache graphs_;
@@ -292,10 +297,10 @@ class CudaBackend final : public Backend {
   const BackendInfo& info() const override { return info_; }
   std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose) override {
     return context_.memory().allocate(options_.pinned_buffers ? MemoryPlace::kPinnedHost : MemoryPlace::kDevice, bytes,
-                                      purpose, [this] { context_.forget_graphs(); });
+                                      purpose);
   }
   std::unique_ptr<Buffer> allocate_host(std::size_t bytes, const char* purpose) override {
-    return context_.memory().allocate(MemoryPlace::kPinnedHost, bytes, purpose, {});
+    return context_.memory().allocate(MemoryPlace::kPinnedHost, bytes, purpose);
   }
   MemoryAvailable memory_available() const override { return {context_.memory().available(), false}; }
   void copy_to_backend(void* destination, const void* source, std::size_t bytes) override {

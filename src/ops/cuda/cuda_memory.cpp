@@ -13,14 +13,15 @@ constexpr double kMib = 1024.0 * 1024.0;
 constexpr std::uint64_t kReserveBytesMax = 1536ull << 20;
 constexpr std::uint64_t kReserveShare = 16;  // of the memory, at most this part is kept back
 
+}  // namespace
+
 class CudaBuffer final : public Buffer {
  public:
-  CudaBuffer(DeviceMemory& owner, MemoryPlace place, std::size_t bytes, const char* purpose,
-             std::function<void()> on_free)
-      : owner_(owner), place_(place), bytes_(bytes), on_free_(std::move(on_free)) {
+  CudaBuffer(std::shared_ptr<DeviceMemory> owner, MemoryPlace place, std::size_t bytes, const char* purpose)
+      : owner_(std::move(owner)), place_(place), bytes_(bytes) {
     if (bytes == 0) return;
     if (place == MemoryPlace::kDevice) {
-      data_ = owner.take(bytes, purpose);
+      data_ = owner_->take(bytes, purpose);
     } else if (cudaMallocHost(&data_, bytes) != cudaSuccess) {
       cudaGetLastError();  // not sticky: the device goes on
       fail(ErrorCode::kResourceExhausted, "Out of memory: {} needs {:.0f} MiB of pinned host memory.", purpose,
@@ -31,9 +32,9 @@ class CudaBuffer final : public Buffer {
   }
   ~CudaBuffer() override {
     if (data_ == nullptr) return;
-    if (on_free_) on_free_();
+    if (owner_->on_free_) owner_->on_free_();
     if (place_ == MemoryPlace::kDevice) {
-      owner_.give_back(data_, bytes_);
+      owner_->give_back(data_, bytes_);
     } else {
       cudaDeviceSynchronize();
       cudaFreeHost(data_);
@@ -43,14 +44,11 @@ class CudaBuffer final : public Buffer {
   std::size_t bytes() const override { return bytes_; }
 
  private:
-  DeviceMemory& owner_;
+  std::shared_ptr<DeviceMemory> owner_;
   MemoryPlace place_;
   void* data_ = nullptr;
   std::size_t bytes_;
-  std::function<void()> on_free_;
 };
-
-}  // namespace
 
 std::uint64_t DeviceMemory::left() const {
   std::size_t left = 0, total = 0;
@@ -89,9 +87,8 @@ void DeviceMemory::give_back(void* memory, std::size_t bytes) {
   used_ -= bytes;
 }
 
-std::unique_ptr<Buffer> DeviceMemory::allocate(MemoryPlace place, std::size_t bytes, const char* purpose,
-                                               std::function<void()> on_free) {
-  return std::make_unique<CudaBuffer>(*this, place, bytes, purpose, std::move(on_free));
+std::unique_ptr<Buffer> DeviceMemory::allocate(MemoryPlace place, std::size_t bytes, const char* purpose) {
+  return std::make_unique<CudaBuffer>(shared_from_this(), place, bytes, purpose);
 }
 
 PinnedBytes::~PinnedBytes() {
