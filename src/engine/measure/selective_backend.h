@@ -58,6 +58,7 @@ class SelectiveBackend final : public ops::Backend {
   std::unique_ptr<ops::Linear> load_linear(const ops::LinearSource& source) override;
   void linear(const ops::LinearParams& params) override;
   void embed(const ops::EmbedParams& params) override;
+  bool gated_linear(const ops::GatedLinearParams& params) override;
   void rms_norm(const ops::RmsNormParams& params) override;
   void rms_norm_add(const ops::RmsNormAddParams& params) override;
   std::size_t kv_page_bytes(const ops::KvGeometry& geometry) const override { return inner_->kv_page_bytes(geometry); }

@@ -13,6 +13,7 @@
 #include "ops/cuda/cuda_memory.h"
 #include "ops/cuda/cuda_operations.h"
 #include "ops/cuda/graph_cache.h"
+#include "ops/cuda/linear/gated_linear.h"
 #include "ops/cuda/pass_block.h"
 #include "ops/cuda/row_buckets.h"
 
@@ -332,6 +333,9 @@ class CudaBackend final : public Backend {
   }
   void linear(const LinearParams& params) override { cuda::linear(context_, params); }
   void embed(const EmbedParams& params) override { cuda::embed(context_, params); }
+  bool gated_linear(const GatedLinearParams& params) override {
+    return cuda::gated_linear(context_, *params.weight, params.x, params.rows, params.kind, params.out);
+  }
   void rms_norm(const RmsNormParams& params) override { cuda::rms_norm(context_, params); }
   void rms_norm_add(const RmsNormAddParams& params) override { cuda::rms_norm_add(context_, params); }
   std::size_t kv_page_bytes(const KvGeometry& geometry) const override { return cuda::kv_page_bytes(geometry); }
