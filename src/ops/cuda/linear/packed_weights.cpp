@@ -206,7 +206,7 @@ std::unique_ptr<CudaLinear> WeightLoader::load(CudaContext& context, const Linea
   auto result = std::make_unique<CudaLinear>();
   result->loader_ = std::move(self);
   const auto allocate = [&](std::size_t bytes) {
-    result->memory_.push_back(allocate_buffer(MemoryPlace::kDevice, bytes, source.name.c_str(), {}));
+    result->memory_.push_back(context.allocate(bytes, source.name.c_str()));
     result->packed_bytes_ += bytes;
     return static_cast<std::uint8_t*>(result->memory_.back()->data());
   };
