@@ -66,7 +66,7 @@ int run_capabilities(const std::vector<std::string>& words) {
                          {"families", family_formats()},
                          {"serve", {{"flags", flags_of(kServe)}}},
                          {"bench", {{"flags", flags_of(kBench)}}},
-                         {"env", {"TENSORFOLD_API_KEY", "TENSORFOLD_CPU_PATH", "TENSORFOLD_GPU_MEMORY_GIB", "TENSORFOLD_CUDA_GRAPHS",
+                         {"env", {"TENSORFOLD_API_KEY", "TENSORFOLD_CPU_PATH", "TENSORFOLD_GPU_MEMORY_GIB", "TENSORFOLD_NO_GRAPHS",
                            "TENSORFOLD_CUDA_PATH", "HF_HOME", "HF_HUB_CACHE"}}};
   std::printf("%s\n", document.dump().c_str());
   return 0;

@@ -37,7 +37,7 @@ std::unique_ptr<ops::Backend> make_on_gpu(int device) {
   ops::CudaBackendOptions options;
   options.device = device;
   options.memory_bytes_max = memory_bytes_max();
-  options.graphs = !is_set_to("TENSORFOLD_CUDA_GRAPHS", "0");
+  options.graphs = std::getenv("TENSORFOLD_NO_GRAPHS") == nullptr;
   options.hopper_paths = !is_set_to("TENSORFOLD_CUDA_PATH", "sm_80");
   return ops::make_cuda_backend(options);
 }

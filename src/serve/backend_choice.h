@@ -28,7 +28,7 @@ std::vector<ops::CudaDevice> gpus(std::string& reason);
 std::string backend_title(const BackendChoice& choice);
 
 /// Throws Error that says what is missing. Environment, for tests and for finding faults: TENSORFOLD_GPU_MEMORY_GIB (most
-/// GPU memory to take), TENSORFOLD_CUDA_GRAPHS=0 (passes aren't captured), TENSORFOLD_CUDA_PATH=sm_80 (the kernels for
+/// GPU memory to take), TENSORFOLD_NO_GRAPHS (passes aren't captured), TENSORFOLD_CUDA_PATH=sm_80 (the kernels for
 /// every GPU alone).
 std::unique_ptr<ops::Backend> make_backend(const BackendChoice& choice);
 

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cuda_bf16.h>
-#include <cuda_runtime.h>
 
 #include <cstdint>
 
@@ -122,7 +121,8 @@ __device__ __forceinline__ std::uint16_t bf16_bits(float value) {
 }
 
 __device__ __forceinline__ std::uint32_t bf16_pair(float low, float high) {
-  return static_cast<std::uint32_t>(bf16_bits(low)) | static_cast<std::uint32_t>(bf16_bits(high)) << 16;
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
 }
 
 __device__ __forceinline__ float bf16_float(std::uint16_t bits) {
