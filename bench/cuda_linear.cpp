@@ -246,8 +246,8 @@ class Checker {
     }
     const std::string what = layer_->name + (kernel == Kernel::kPortable ? " portable" : " decode") + " rows " +
                              std::to_string(rows) + (accumulate ? " accumulate" : "") + (indexed ? " indexed" : "") + " cluster " +
-                             std::to_string(plan.cluster) + " slots " + std::to_string(plan.slots) + " stages " +
-                             std::to_string(plan.stages) + " buffers " + std::to_string(plan.buffers);
+                             std::to_string(plan.cluster) + " slots " + std::to_string(plan.slots) + " tiles " +
+                             std::to_string(plan.tiles_at_once) + " CTAs " + std::to_string(plan.ctas) + " buffers " + std::to_string(plan.buffers);
     tally_.note(what, differences, first);
   }
 
@@ -362,9 +362,16 @@ void check_plans(BenchContext& context, Checker& checker) {
             DecodePlan plan;
             plan.cluster = cluster;
             checker.run(Kernel::kDecode, rows, plan);
+            if (format.bits == 4 && format.group_size == 64) {
+              for (const int tiles : {2, 3}) {
+                plan.tiles_at_once = tiles;
+                plan.ctas = 1 + static_cast<int>(random() % 2);
+                checker.run(Kernel::kDecode, rows, plan);
+              }
+              plan.tiles_at_once = plan.ctas = 0;
+            }
             plan.clusters = 3;  // many turns
             plan.slots = 1 + static_cast<int>(random() % 3);
-            plan.stages = 2 + static_cast<int>(random() % 3);
             plan.buffers = 1 + static_cast<int>(random() % 2);
             checker.run(Kernel::kDecode, rows, plan);
           }
@@ -494,7 +501,7 @@ PackedPart describe(const Shape& shape, const PackedStorage& storage) {
   part.group_size = storage.group_size;
   part.group_shift = std::countr_zero(static_cast<unsigned>(storage.group_size));
   part.zero_point = storage.zero_point;
-  part.small_scales = storage.bits == 4 && storage.scale_kind == ScaleKind::kBf16Pair && storage.group_size >= 64;
+  part.small_scales = storage.bits == 4 && storage.scale_kind == ScaleKind::kBf16Pair && storage.group_size == 64;
   part.block_bytes = packed_block_bytes(storage);
   part.rows = shape.rows;
   part.tiles = (shape.rows + kTileRows - 1) / kTileRows;
@@ -639,12 +646,16 @@ void sweep_shape(Timer& timer, const PackedPart& part, int rows) {
     DecodePlan plan;
   };
   std::vector<Result> results;
-  for (const int cluster : {1, 2, 4}) {
-    for (int slots = 1; slots <= 8; ++slots) {
-      for (const int stages : {2, 3, 4}) {
+  struct Build {
+    int tiles, stages, ctas;
+  };
+  for (const Build& build : {Build{3, 2, 1}, Build{2, 3, 1}, Build{2, 3, 2}, Build{3, 2, 2}, Build{2, 2, 1}}) {
+    for (const int cluster : {1, 2, 4}) {
+      for (int slots = 1; slots <= 8; ++slots) {
         for (const int buffers : {1, 2}) {
           DecodePlan plan;
-          plan.cluster = cluster, plan.slots = slots, plan.stages = stages, plan.buffers = buffers;
+          plan.cluster = cluster, plan.slots = slots, plan.buffers = buffers;
+          plan.tiles_at_once = build.tiles, plan.stages = build.stages, plan.ctas = build.ctas;
           const double us = timer.time({part}, rows, {plan});
           if (us > 0) results.push_back({us, plan});
         }
@@ -655,7 +666,8 @@ void sweep_shape(Timer& timer, const PackedPart& part, int rows) {
   std::printf("%dx%d rows %d: default %.2f |", part.columns, part.rows, rows, timer.time({part}, rows, {}));
   for (std::size_t i = 0; i < std::min<std::size_t>(results.size(), 6); ++i) {
     const DecodePlan& plan = results[i].plan;
-    std::printf(" %.2f (c%d s%d r%d b%d)", results[i].us, plan.cluster, plan.slots, plan.stages, plan.buffers);
+    std::printf(" %.2f (%d/SM G%d S%d c%d s%d b%d)", results[i].us, plan.ctas, plan.tiles_at_once, plan.stages, plan.cluster,
+                plan.slots, plan.buffers);
   }
   std::printf("\n");
   std::fflush(stdout);

@@ -2,7 +2,7 @@
 // alone, in batches of any size, beside NaN, with padding), and times of the shape of Qwen3.6-35B-A3B in a chain of layers
 // whose weights are all different.
 //
-//   cuda_moe check [quick]      exits with 1 when a number or a bit is wrong
+//   cuda_moe check [quick|all [NAME]]   exits with 1 when a number or a bit is wrong
 //   cuda_moe time [rows ...]    us a layer, the floor (memory at 4.54 TB/s, products at 700 TFLOP/s) and the part of it reached
 //   cuda_moe one ROWS PATH      one layer once, for a profiler
 #include <cuda_runtime_api.h>
@@ -430,9 +430,10 @@ std::vector<Shape> shapes() {
   return all;
 }
 
-int run_checks(bool quick) {
+int run_checks(bool quick, const std::string& only) {
   BenchContext context;
   for (const Shape& shape : shapes()) {
+    if (shape.name.find(only) == std::string::npos) continue;
     const bool large = shape.hidden >= 2048;
     if (quick && large) continue;
     std::printf("%s:", shape.name.c_str());
@@ -630,7 +631,7 @@ void run_one(std::int64_t rows, const std::string& name) {
 
 int run(int count, char** arguments) {
   const std::string mode = count > 1 ? arguments[1] : "";
-  if (mode == "check") return run_checks(count > 2 && std::string(arguments[2]) == "quick");
+  if (mode == "check") return run_checks(count > 2 && std::string(arguments[2]) == "quick", count > 3 ? arguments[3] : "");
   if (mode == "one" && count == 4) {
     run_one(std::atoll(arguments[2]), arguments[3]);
     return 0;
@@ -641,7 +642,7 @@ int run(int count, char** arguments) {
     run_times(rows.empty() ? std::vector<std::int64_t>{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048} : rows);
     return 0;
   }
-  std::printf("cuda_moe check [quick] | time [rows ...] | one ROWS PATH\n");
+  std::printf("cuda_moe check [quick|all [NAME]] | time [rows ...] | one ROWS PATH\n");
   return 2;
 }
 

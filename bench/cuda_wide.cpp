@@ -2,6 +2,7 @@
 // one-row product on the device, then their times beside the card's limits.
 //
 //   cuda_wide check [quick]    bits: shapes, formats, row counts, plans; prints what differs
+//   cuda_wide stress           the same launches many times
 //   cuda_wide time [rows ...]  microseconds, dependent launches in a CUDA graph, weights rotated through memory
 //   cuda_wide plans ROWS       times of every plan on the 27B's shapes
 #include <cuda_runtime_api.h>
@@ -163,7 +164,9 @@ class Checker {
     Shape shape;
     Format format;
     std::vector<int> row_counts;
-    bool every_plan = false, bias = false, accumulate = false, strided = false, gathered = false, poisoned_neighbour = false;
+    int repeats = 1;
+    bool every_plan = false, bias = false, accumulate = false, strided = false, gathered = false, poisoned_neighbour = false,
+         gated = false;
   };
 
   void run(const Case& c) {
@@ -211,10 +214,25 @@ class Checker {
       }
       literal_product(part, input, rows_list.data(), static_cast<int>(sample.size()), expected.data(), stride, c.accumulate,
                       context_.stream());
+      std::int64_t compared = stride;
+      if (c.gated) {
+        const std::int64_t width = part.rows / 2;
+        DeviceArray<float> sums(expected.count());
+        copy(sums, expected);
+        copy(expected, before);
+        literal_gate(sums.data(), stride, rows_list.data(), static_cast<int>(sample.size()), width, ActivationKind::kSilu,
+                     expected.data(), context_.stream());
+        check(cudaStreamSynchronize(context_.stream()), "the literal gate");
+        call.gated = got.data();
+        call.kind = ActivationKind::kSilu;
+        compared = width / 2;  // pairs of bf16, as if they were floats
+      }
       for (const WidePlan& plan : plans(part, rows, c.every_plan)) {
-        copy(got, before);
-        run_wide_plan(context_, part, call, plan);
-        judge(part, c, rows, plan, got, expected, rows_list, stride);
+        for (int repeat = 0; repeat < c.repeats; ++repeat) {
+          copy(got, before);
+          run_wide_plan(context_, part, call, plan);
+          judge(part, c, rows, plan, got, expected, rows_list, compared);
+        }
       }
     }
   }
@@ -292,6 +310,32 @@ class Checker {
                   part.rows, part.segment_tree ? " tree" : "", part.paired_halves ? " paired" : "", part.bits,
                   kind_name(c.format.kind), c.format.group, rows, plan_name(plan).c_str(), found.count, found.first / stride,
                   found.first % stride, zero ? "" : ", COUNTERS NOT ZERO");
+      describe_differences(got, expected, sample, stride);
+    }
+  }
+
+  // Per row of the sample: how many columns differ, from where to where, and one pair of values.
+  void describe_differences(const DeviceArray<float>& got, const DeviceArray<float>& expected,
+                            const DeviceArray<std::int32_t>& sample, std::int64_t stride) {
+    std::vector<float> a(static_cast<std::size_t>(got.count())), b(a.size());
+    std::vector<std::int32_t> rows(static_cast<std::size_t>(sample.count()));
+    check(cudaMemcpy(a.data(), got.data(), a.size() * 4, cudaMemcpyDeviceToHost), "copying");
+    check(cudaMemcpy(b.data(), expected.data(), b.size() * 4, cudaMemcpyDeviceToHost), "copying");
+    check(cudaMemcpy(rows.data(), sample.data(), rows.size() * 4, cudaMemcpyDeviceToHost), "copying");
+    int shown = 0;
+    for (const std::int32_t row : rows) {
+      int count = 0;
+      std::int64_t first = 0, last = 0;
+      for (std::int64_t column = 0; column < stride; ++column) {
+        const auto at = static_cast<std::size_t>(row * stride + column);
+        if (std::memcmp(&a[at], &b[at], 4) == 0) continue;
+        if (count++ == 0) first = column;
+        last = column;
+      }
+      if (count == 0 || ++shown > 4) continue;
+      const auto at = static_cast<std::size_t>(row * stride + first);
+      std::printf("    row %d: %d columns of %lld to %lld; got %g, expected %g\n", row, count, static_cast<long long>(first),
+                  static_cast<long long>(last), static_cast<double>(a[at]), static_cast<double>(b[at]));
     }
   }
 
@@ -362,28 +406,42 @@ void check_chains(BenchContext& context) {
   std::printf("chains of 8 dependent layers: %d of %d graph runs differ from the layers one by one\n", differing, runs);
 }
 
+// The same launches over and over: what is wrong once in a thousand times.
+int check_stress(BenchContext& context) {
+  Checker checker(context);
+  using enum ScaleKind;
+  const Format four, values{16, kNone, 0, false}, eight{8, kBf16Pair, 64, false};
+  for (const Format& format : {values, four, eight}) {
+    checker.run({{1664, 2056, true, false}, format, {20, 64, 150}, 250, true});
+    checker.run({{1536, 2056, false, false}, format, {20, 64, 150}, 250, true});
+  }
+  return checker.finish();
+}
+
 int check_bits(BenchContext& context, bool quick) {
   Checker checker(context);
   const Format four;
   if (quick) {
-    checker.run({{1536, 512, false, true}, four, {17, 70, 200}, true});
-    checker.run({{1536, 200, true, false}, four, {40, 129}, true});
+    checker.run({{1536, 512, false, true}, four, {17, 70, 200}, 1, true});
+    checker.run({{1536, 200, true, false}, four, {40, 129}, 1, true});
     checker.run({{576, 320}, {6, ScaleKind::kScale, 16, false}, {33}});
     checker.run({{576, 320}, {16, ScaleKind::kNone, 0, false}, {33, 200}});
     return checker.finish();
   }
   for (const Shape& shape : k27bLayer) checker.run({shape, four, {17, 32, 33, 64, 65, 128, 129, 300}});
-  checker.run({{5120, 34816, false, true}, four, {64, 2048}, true});
-  checker.run({{6144, 5120, true, false}, four, {64, 500, 2048}, true});
+  checker.run({{5120, 34816, false, true}, four, {64, 2048}, 1, true});
+  checker.run({{6144, 5120, true, false}, four, {64, 500, 2048}, 1, true});
   // Odd shapes, every plan.
   for (const bool tree : {false, true}) {
     for (const int columns : {8, 136, 576, 1000, 1536, 5128, 17408}) {
-      for (const int rows : {1, 40, 1000, 4104}) checker.run({{columns, rows, tree, false}, four, {9, 47, 130}, columns <= 1536});
+      for (const int rows : {1, 40, 1000, 4104}) checker.run({{columns, rows, tree, false}, four, {9, 47, 130}, 1, columns <= 1536});
     }
   }
-  checker.run({{1536, 1008, false, true}, four, {50, 128, 400}, true, true, true, true, true, false});
-  checker.run({{3072, 1000, true, false}, four, {50, 128, 400}, true, true, true, true, true, false});
-  checker.run({{3072, 1000, true, false}, four, {40, 100, 200}, true, false, false, false, false, true});
+  checker.run({{1536, 1008, false, true}, four, {50, 128, 400}, 1, true, true, true, true, true, false});
+  checker.run({{1536, 1024, false, true}, four, {50, 128, 400}, 1, true, true, false, false, true, false, true});
+  checker.run({{3072, 1024, true, true}, four, {50, 128, 400}, 1, true, true, false, false, false, true, true});
+  checker.run({{3072, 1000, true, false}, four, {50, 128, 400}, 1, true, true, true, true, true, false});
+  checker.run({{3072, 1000, true, false}, four, {40, 100, 200}, 1, true, false, false, false, false, true});
   using enum ScaleKind;
   std::vector<Format> formats;
   for (const int bits : {2, 3, 4, 5, 6, 8}) {
@@ -551,6 +609,7 @@ int run(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   BenchContext context;
   if (what == "check") return check_bits(context, argc > 2 && std::string(argv[2]) == "quick");
+  if (what == "stress") return check_stress(context);
   Timer timer(context);
   std::vector<int> rows;
   for (int i = 2; i < argc; ++i) rows.push_back(std::atoi(argv[i]));
@@ -560,7 +619,7 @@ int run(int argc, char** argv) {
   } else if (what == "plans") {
     for (const int count : rows) time_plans(context, timer, count);
   } else {
-    std::fprintf(stderr, "cuda_wide check [quick] | time [rows ...] | plans ROWS ...\n");
+    std::fprintf(stderr, "cuda_wide check [quick] | stress | time [rows ...] | plans ROWS ...\n");
     return 2;
   }
   return 0;

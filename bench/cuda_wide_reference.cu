@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "ops/cuda/activation.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear/dequantise.cuh"
 
@@ -141,6 +142,14 @@ __global__ void literal_kernel(PackedPart part, const __nv_bfloat16* x, const st
   }
 }
 
+__global__ void literal_gate_kernel(const float* y, std::int64_t y_stride, const std::int32_t* rows, std::int64_t width,
+                                    ActivationKind kind, __nv_bfloat16* out) {
+  const std::int64_t row = rows[blockIdx.x];
+  for (std::int64_t i = threadIdx.x; i < width; i += blockDim.x) {
+    out[row * width + i] = __float2bfloat16_rn(activate(kind, y[row * y_stride + i]) * y[row * y_stride + width + i]);
+  }
+}
+
 __global__ void count_differences_kernel(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
                                          const std::int32_t* rows, std::int64_t columns, Difference* difference) {
   const std::int64_t row = rows[blockIdx.y];
@@ -196,6 +205,12 @@ void literal_product(const PackedPart& part, const void* x, const std::int32_t* 
     literal_kernel<F><<<blocks, 128, 0, stream>>>(part, static_cast<const __nv_bfloat16*>(x), rows, count, y, y_stride, accumulate);
   });
   check(cudaGetLastError(), "the literal product");
+}
+
+void literal_gate(const float* y, std::int64_t y_stride, const std::int32_t* rows, int count, std::int64_t width, ActivationKind kind,
+                  void* out, cudaStream_t stream) {
+  literal_gate_kernel<<<count, 256, 0, stream>>>(y, y_stride, rows, width, kind, static_cast<__nv_bfloat16*>(out));
+  check(cudaGetLastError(), "the literal gate");
 }
 
 void count_differences(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, const std::int32_t* rows,

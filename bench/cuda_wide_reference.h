@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "ops/cuda/linear/packed_linear.h"
+#include "ops/elementwise.h"
 
 namespace tensorfold::ops::cuda::bench {
 
@@ -20,6 +21,10 @@ void fill_floats(float* y, std::int64_t count, std::uint32_t seed, cudaStream_t 
 /// added as the rule says, bias and accumulate as linear.h says. Row i reads x row rows[i] and writes y row rows[i].
 void literal_product(const PackedPart& part, const void* x, const std::int32_t* rows, int count, float* y, std::int64_t y_stride,
                      bool accumulate, cudaStream_t stream);
+
+/// out[rows[i]] = bf16(act(gate) · up) of y's rows, gate|up being two halves of `width`.
+void literal_gate(const float* y, std::int64_t y_stride, const std::int32_t* rows, int count, std::int64_t width, ActivationKind kind,
+                  void* out, cudaStream_t stream);
 
 struct Difference {
   unsigned long long count = 0;

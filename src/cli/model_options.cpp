@@ -109,6 +109,7 @@ ServedModelOptions model_options(const Arguments& arguments) {
   options.name = arguments.text("--name").value_or("");
   options.aliases = arguments.list("--alias");
   options.backend = arguments.text("--backend").value_or("auto");
+  options.device = static_cast<int>(arguments.integer("--device").value_or(0));
   options.rounding = arguments.text("--rounding").value_or("none");
   if (arguments.has("--rounding") && options.backend != "reference") {
     throw UsageError("argument --rounding: only with --backend reference");

@@ -15,6 +15,8 @@ class BorrowedModel final : public LanguageModel {
   explicit BorrowedModel(std::shared_ptr<LanguageModel> model) : model_(std::move(model)) {}
 
   const ModelFacts& facts() const override { return model_->facts(); }
+  MemoryAvailable memory_available() const override { return model_->memory_available(); }
+  void warm_up(std::int32_t pass_rows) override { model_->warm_up(pass_rows); }
   void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
                        std::int32_t window_rows) override {
     model_->allocate_caches(page_counts, slot_count, window_rows);

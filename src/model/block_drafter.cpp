@@ -166,8 +166,9 @@ void DflashDrafter::absorb(const std::vector<AbsorbLane>& lanes) {
   inputs.rows = batch.rows;
   inputs.row_count = static_cast<std::int64_t>(batch.sources.size());
   inputs.ids = {batch.sources, batch.positions};
-  if (backend_.begin_pass(inputs)) absorb_operations(batch);
-  backend_.end_pass();
+  ops::PassScope pass(backend_, inputs);
+  if (pass.wants_operations()) absorb_operations(batch);
+  pass.end();
 }
 
 void DflashDrafter::absorb_operations(const AbsorbBatch& batch) {
@@ -395,8 +396,9 @@ void DflashDrafter::propose(const std::vector<Block>& blocks, std::vector<BlockC
     inputs.rows = batch.rows;
     inputs.row_count = batch.row_count;
     inputs.ids = {batch.tokens, batch.positions, batch.starts, batch.drafted};
-    if (backend_.begin_pass(inputs)) block_operations(batch);
-    backend_.end_pass();
+    ops::PassScope pass(backend_, inputs);
+    if (pass.wants_operations()) block_operations(batch);
+    pass.end();
     take_candidates(batch, blocks, result);
     first += batch.block_count;
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/limits.h"
@@ -140,6 +141,36 @@ void Executor::allocate_caches(const std::vector<std::int32_t>& page_counts, std
   build_rope_tables(static_cast<std::int32_t>(
       all_sliding ? description_.context_max : std::min<std::int64_t>(positions, description_.context_max)));
   if (drafter_) drafter_->set_positions(bounds_.rope_positions);
+}
+
+// On a host memory grows where it is used, and there is nothing to find out.
+void Executor::warm_up(std::int32_t pass_rows) {
+  if (backend_->info().host_memory) return;
+  pass_rows = std::min({pass_rows, facts_.pass_rows_max, description_.context_max});
+  const std::int32_t pages = (pass_rows + limits::kKvPageTokens - 1) / limits::kKvPageTokens;
+  allocate_caches(std::vector<std::int32_t>(facts_.groups.size(), pages + 1), 2, 1);
+  RoundPlan plan;
+  PlanLane lane;
+  lane.slot = 1;
+  lane.row_count = pass_rows;
+  for (const auto& group : facts_.groups) {
+    PageTable table(group.kind == CacheKind::kRecurrent ? 0 : static_cast<std::size_t>(pages));
+    std::iota(table.begin(), table.end(), 1);
+    lane.pages.push_back(std::move(table));
+  }
+  for (std::int32_t row = 0; row < pass_rows; ++row) {
+    PlanRow each;
+    each.sequence_index = row;
+    each.rope_position.fill(row);
+    each.parent_row = row - 1;
+    each.flags = kRowWantsHidden | kRowIsTapped | (row + 1 == pass_rows ? kRowWantsLogits : 0u);
+    plan.rows.push_back(each);
+  }
+  plan.lanes.push_back(std::move(lane));
+  ForwardResult result;
+  forward(plan, result);
+  backend_->synchronise();
+  layer_caches_.release();
 }
 
 void Executor::build_rope_tables(std::int32_t positions) {
@@ -433,11 +464,12 @@ void Executor::forward(const RoundPlan& plan, ForwardResult& result) {
   const bool replays_trees = has_tree_replay(pass.layers.spans);
   ops::PassInputs inputs = inputs_of(pass);
   if (replays_trees && !inputs.name.empty()) inputs.name += ", trees first";
-  if (backend_->begin_pass(inputs)) {
+  ops::PassScope running(*backend_, inputs);
+  if (running.wants_operations()) {
     if (replays_trees) replay_trees(pass.layers.spans);
     run_operations(pass);
   }
-  backend_->end_pass();
+  running.end();
   read_results(pass, result);
   windows_.keep(plan);
 }

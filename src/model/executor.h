@@ -36,6 +36,8 @@ class Executor final : public LanguageModel {
   ~Executor() override;
 
   const ModelFacts& facts() const override { return facts_; }
+  MemoryAvailable memory_available() const override { return backend_->memory_available(); }
+  void warm_up(std::int32_t pass_rows) override;
   void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
                        std::int32_t window_rows) override;
   void zero_page(std::int32_t group, std::int32_t page) override { layer_caches_.zero_page(group, page); }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "base/limits.h"
 #include "model/draft_head.h"
 #include "model/round_plan.h"
@@ -59,6 +60,12 @@ class LanguageModel {
  public:
   virtual ~LanguageModel() = default;
   virtual const ModelFacts& facts() const = 0;
+
+  /// Memory that pools may take. Where it is the model's alone (a GPU's), what passes need beside the pools is already taken
+  /// or left out; call warm_up() first.
+  virtual MemoryAvailable memory_available() const { return {host_memory_available(), true}; }
+  /// Runs passes of up to `pass_rows` rows on small pools of its own, so that memory that grows with use has grown.
+  virtual void warm_up(std::int32_t pass_rows) { (void)pass_rows; }
 
   /// Allocates the pools, once, before the first pass: `page_counts[g]` pages for group g (page 0, reserved for padding
   /// rows, is included) and `slot_count` slots (slot 0 likewise), whose windows hold up to `window_rows` rows. Throws

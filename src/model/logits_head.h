@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "ops/backend.h"
 
@@ -29,11 +28,14 @@ class LogitsHead {
   const float* data() const { return static_cast<const float*>(logits_->data()); }
 
  private:
+  /// Copies `rows` rows from `first` on to the host.
+  const float* copy(std::int64_t first, std::int64_t rows);
+
   ops::Backend& backend_;
   const ops::Linear& head_;
   float soft_cap_;
   std::unique_ptr<ops::Buffer> logits_;
-  std::vector<float> host_logits_;       // only when the backend's memory is not the host's
+  std::unique_ptr<ops::Buffer> host_logits_;  // only when the backend's memory is not the host's
 };
 
 }  // namespace tensorfold

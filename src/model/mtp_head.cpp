@@ -136,8 +136,9 @@ void MtpHeadRunner::run(Batch& batch, const float* states, std::size_t target, c
   inputs.lanes = {{batch.spans(), window}, {wanted.spans.back(), window}};
   for (const auto* list : {&batch.tokens, &batch.sources, &batch.rows.rope_positions}) inputs.ids.push_back(*list);
   inputs.name = name;
-  if (backend_.begin_pass(inputs)) run_operations(batch, states, wanted, target);
-  backend_.end_pass();
+  ops::PassScope pass(backend_, inputs);
+  if (pass.wants_operations()) run_operations(batch, states, wanted, target);
+  pass.end();
   if (wanted_count == 0) return;
   current_ = target;
   state_rows_ = wanted_count;

@@ -20,7 +20,8 @@ struct ServedModelOptions {
   std::string model;  // folder, .gguf file or cached repository id
   std::string name;   // "" = from the model
   std::vector<std::string> aliases;
-  std::string backend = "auto";   // "auto", "cpu", "reference"
+  std::string backend = "auto";   // "auto", "cpu", "cuda", "reference"
+  int device = 0;                 // GPU of the CUDA backend
   std::string rounding = "none";  // reference backend: "none" or "backend"
   int threads = 0;                // 0 = all cores
   std::int32_t context = 0;

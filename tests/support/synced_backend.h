@@ -18,6 +18,10 @@ class SyncedBackend final : public ops::Backend {
   std::unique_ptr<ops::Buffer> allocate(std::size_t bytes, const char* purpose) override {
     return backend_->allocate(bytes, purpose);
   }
+  std::unique_ptr<ops::Buffer> allocate_host(std::size_t bytes, const char* purpose) override {
+    return backend_->allocate_host(bytes, purpose);
+  }
+  MemoryAvailable memory_available() const override { return backend_->memory_available(); }
   void copy_to_backend(void* destination, const void* source, std::size_t bytes) override {
     backend_->copy_to_backend(destination, source, bytes);
     backend_->synchronise();
@@ -39,6 +43,11 @@ class SyncedBackend final : public ops::Backend {
   }
   void linear(const ops::LinearParams& params) override { backend_->linear(params), synchronise(); }
   void embed(const ops::EmbedParams& params) override { backend_->embed(params), synchronise(); }
+  bool gated_linear(const ops::GatedLinearParams& params) override {
+    const bool ran = backend_->gated_linear(params);
+    synchronise();
+    return ran;
+  }
   void rms_norm(const ops::RmsNormParams& params) override { backend_->rms_norm(params), synchronise(); }
   void rms_norm_add(const ops::RmsNormAddParams& params) override { backend_->rms_norm_add(params), synchronise(); }
   std::size_t kv_page_bytes(const ops::KvGeometry& geometry) const override { return backend_->kv_page_bytes(geometry); }

@@ -131,6 +131,13 @@ nlohmann::json configuration(const SyntheticPreset& preset, const SyntheticOptio
     fail(ErrorCode::kInvalidArgument, "{} layers can't be made; use 1 to {}", options.layers, limits::kLayerCountMax);
   }
   if (options.layers > 0) text["num_hidden_layers"] = options.layers;
+  if (options.vocabulary > 0) {
+    text["vocab_size"] = options.vocabulary;
+    for (nlohmann::json* each : {&config, &text}) {  // special tokens lie at the end, as far as there are any
+      if (each->contains("bos_token_id")) (*each)["bos_token_id"] = options.vocabulary - 2;
+      if (each->contains("eos_token_id")) (*each)["eos_token_id"] = options.vocabulary - 1;
+    }
+  }
   if (options.mtp && !preset.has_mtp) {
     fail(ErrorCode::kInvalidArgument, "{} has no MTP head", preset.name);
   }

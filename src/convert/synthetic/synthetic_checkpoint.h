@@ -20,6 +20,7 @@ struct SyntheticOptions {
   std::string format = "affine4";  // of the matrices; see synthetic_formats()
   bool gguf = false;               // names and metadata of a GGUF file: always with its block formats, on demand with bf16
   std::int64_t layers = 0;         // instead of the model's own; 0: those
+  std::int64_t vocabulary = 0;     // tokens, likewise: tests have no use for large tables
   bool mtp = false;                // with the model's MTP head
   std::uint64_t seed = 1;
   int threads = 0;                 // to fill with; 0: all cores

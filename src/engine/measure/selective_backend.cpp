@@ -89,6 +89,11 @@ void SelectiveBackend::end_pass() {
   inputs_.reset();
 }
 
+void SelectiveBackend::abandon_pass() {
+  inner_->abandon_pass();
+  inputs_.reset();
+}
+
 std::unique_ptr<ops::Linear> SelectiveBackend::load_linear(const ops::LinearSource& source) {
   auto linear = inner_->load_linear(source);
   labels_[linear.get()] = without_layer(source.name);
@@ -104,6 +109,17 @@ void SelectiveBackend::linear(const ops::LinearParams& params) {
            as_double(params.rows) * (as_double(params.weight->columns()) * activation_bytes() + written);
   });
   inner_->linear(params);
+}
+
+// Refused when it isn't its turn: the two operations that stand for it aren't run then, either.
+bool SelectiveBackend::gated_linear(const ops::GatedLinearParams& params) {
+  const std::string operation = label(*params.weight) + ", gated";
+  if (!runs(operation) || !inner_->gated_linear(params)) return false;
+  count(operation, [&] {
+    return as_double(static_cast<std::int64_t>(params.weight->packed_bytes())) +
+           as_double(params.rows) * as_double(params.weight->columns() + params.weight->rows() / 2) * activation_bytes();
+  });
+  return true;
 }
 
 void SelectiveBackend::embed(const ops::EmbedParams& params) {

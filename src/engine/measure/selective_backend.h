@@ -40,16 +40,25 @@ class SelectiveBackend final : public ops::Backend {
 
   const ops::BackendInfo& info() const override { return inner_->info(); }
   std::unique_ptr<ops::Buffer> allocate(std::size_t bytes, const char* purpose) override;
+  std::unique_ptr<ops::Buffer> allocate_host(std::size_t bytes, const char* purpose) override {
+    return inner_->allocate_host(bytes, purpose);
+  }
+  MemoryAvailable memory_available() const override { return inner_->memory_available(); }
   void copy_to_backend(void* destination, const void* source, std::size_t bytes) override;
   void copy_to_host(void* destination, const void* source, std::size_t bytes) override;
+  void queue_copy_to_host(void* destination, const void* source, std::size_t bytes) override {
+    inner_->queue_copy_to_host(destination, source, bytes);
+  }
   void zero(void* destination, std::size_t bytes) override { inner_->zero(destination, bytes); }
   void synchronise() override { inner_->synchronise(); }
   std::int64_t row_bucket(std::int64_t rows) const override { return inner_->row_bucket(rows); }
   bool begin_pass(const ops::PassInputs& inputs) override;
   void end_pass() override;
+  void abandon_pass() override;
   std::unique_ptr<ops::Linear> load_linear(const ops::LinearSource& source) override;
   void linear(const ops::LinearParams& params) override;
   void embed(const ops::EmbedParams& params) override;
+  bool gated_linear(const ops::GatedLinearParams& params) override;
   void rms_norm(const ops::RmsNormParams& params) override;
   void rms_norm_add(const ops::RmsNormAddParams& params) override;
   std::size_t kv_page_bytes(const ops::KvGeometry& geometry) const override { return inner_->kv_page_bytes(geometry); }

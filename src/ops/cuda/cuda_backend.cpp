@@ -13,6 +13,7 @@
 #include "ops/cuda/cuda_memory.h"
 #include "ops/cuda/cuda_operations.h"
 #include "ops/cuda/graph_cache.h"
+#include "ops/cuda/linear/gated_linear.h"
 #include "ops/cuda/pass_block.h"
 #include "ops/cuda/row_buckets.h"
 
@@ -35,12 +36,13 @@ std::size_t round_up(std::size_t value, std::size_t unit) {
 /// Where passes' host arrays go. Two pinned blocks take turns, so that the next pass can be built while the last is copied.
 class PassStore {
  public:
+  explicit PassStore(DeviceMemory& memory) : memory_(memory) {}
   ~PassStore() {
     for (auto& event : copied_) {
       if (event != nullptr) cudaEventDestroy(event);
     }
-    if (device_ != nullptr) cudaFree(device_);
-    if (loose_ != nullptr) cudaFree(loose_);
+    if (device_ != nullptr) memory_.give_back(device_, device_bytes_);
+    if (loose_ != nullptr) memory_.give_back(loose_, kLooseBlockBytes);
   }
 
   /// Copies `block` to the place that all passes use. True: the place moved, and graphs that know the old one are stale.
@@ -54,10 +56,12 @@ class PassStore {
     bool moved = false;
     if (block.bytes() > device_bytes_) {
       check(cudaStreamSynchronize(stream), "waiting for the last pass");
-      if (device_ != nullptr) check(cudaFree(device_), "freeing the pass's arrays");
+      if (device_ != nullptr) memory_.give_back(device_, device_bytes_);
       device_ = nullptr;
-      device_bytes_ = std::max<std::size_t>(block.bytes() * 2, 1u << 20);
-      check(cudaMalloc(&device_, device_bytes_), "allocating the pass's arrays");
+      device_bytes_ = 0;
+      const std::size_t grown = std::max<std::size_t>(block.bytes() * 2, 1u << 20);
+      device_ = memory_.take(grown, "a pass's arrays");
+      device_bytes_ = grown;
       moved = true;
     }
     std::byte* staged = pinned_[turn_].reserve(block.bytes());
@@ -71,7 +75,7 @@ class PassStore {
 
   /// A block of its own for one operation outside a pass; it stays until the ring comes round.
   const PassHeader* upload_loose(const PassBlock& block, cudaStream_t stream) {
-    if (loose_ == nullptr) check(cudaMalloc(&loose_, kLooseBlockBytes), "allocating an operation's arrays");
+    if (loose_ == nullptr) loose_ = memory_.take(kLooseBlockBytes, "operations' arrays");
     const std::size_t bytes = round_up(block.bytes(), 256);
     if (bytes > kLooseBlockBytes) fail(ErrorCode::kInternal, "CUDA: {} bytes of lanes in one operation", bytes);
     if (loose_used_ + bytes > kLooseBlockBytes) {
@@ -87,6 +91,7 @@ class PassStore {
   }
 
  private:
+  DeviceMemory& memory_;
   std::array<PinnedBytes, 2> pinned_;
   std::array<cudaEvent_t, 2> copied_{};
   std::size_t turn_ = 0;
@@ -99,7 +104,8 @@ class PassStore {
 /// The context that operations see, with the running pass behind it.
 class BackendContext final : public CudaContext {
  public:
-  explicit BackendContext(const CudaBackendOptions& options) : options_(options) {
+  explicit BackendContext(const CudaBackendOptions& options)
+      : options_(options), memory_(std::make_shared<DeviceMemory>(options.memory_bytes_max)), store_(*memory_) {
     check(cudaSetDevice(options.device), "choosing the GPU");
     cudaDeviceProp properties = {};
     check(cudaGetDeviceProperties(&properties, options.device), "reading the GPU's properties");
@@ -110,14 +116,20 @@ class BackendContext final : public CudaContext {
     facts_.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
     facts_.hopper = options.hopper_paths && facts_.compute_capability == 90;
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+    memory_->set_on_free([this] { forget_graphs(); });  // a graph may point to what goes
   }
   ~BackendContext() override {
+    memory_->set_on_free({});
     cudaStreamSynchronize(stream_);
     graphs_.clear();
-    for (void* memory : scratch_) {
-      if (memory != nullptr) cudaFree(memory);
+    for (std::size_t kind = 0; kind < scratch_.size(); ++kind) {
+      if (scratch_[kind] != nullptr) memory_->give_back(scratch_[kind], scratch_bytes_[kind]);
     }
     cudaStreamDestroy(stream_);
+  }
+
+  std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose) override {
+    return memory_->allocate(MemoryPlace::kDevice, bytes, purpose);
   }
 
   void* scratch(Scratch kind, std::size_t bytes) override {
@@ -126,13 +138,13 @@ class BackendContext final : public CudaContext {
       TF_ASSERT(state_ != State::kCapture);
       check(cudaStreamSynchronize(stream_), "growing scratch memory");
       graphs_.clear();
-      if (scratch_[index] != nullptr) check(cudaFree(scratch_[index]), "growing scratch memory");
+      if (scratch_[index] != nullptr) memory_->give_back(scratch_[index], scratch_bytes_[index]);
       scratch_[index] = nullptr;
       scratch_bytes_[index] = 0;
       const std::size_t grown = round_up(bytes + bytes / 4, 1u << 20);
-      check(cudaMalloc(&scratch_[index], grown), "growing scratch memory");
-      check(cudaMemsetAsync(scratch_[index], 0, grown, stream_), "clearing scratch memory");
+      scratch_[index] = memory_->take(grown, "operations' scratch memory");
       scratch_bytes_[index] = grown;
+      check(cudaMemsetAsync(scratch_[index], 0, grown, stream_), "clearing scratch memory");
     }
     return scratch_[index];
   }
@@ -166,10 +178,11 @@ class BackendContext final : public CudaContext {
     if (store_.upload(block_, stream_)) graphs_.clear();
     inputs_ = &inputs;
     state_ = State::kDirect;
-    entry_ = nullptr;
+    key_.clear();
     if (!options_.graphs || inputs.name.empty() || inputs.row_count > kCapturedRowsMax) return true;
     bool is_new = false;
-    entry_ = &graphs_.find(key_of(inputs), is_new);
+    key_ = key_of(inputs);
+    entry_ = &graphs_.find(key_, is_new);
     if (is_new) return true;  // runs once as it is: whatever grows on demand grows now
     if (entry_->graph != nullptr) {
       check(cudaGraphLaunch(entry_->graph, stream_), "launching a captured pass");
@@ -191,6 +204,20 @@ class BackendContext final : public CudaContext {
     check(status, "instantiating a captured pass");
     check(cudaGraphLaunch(entry_->graph, stream_), "launching a captured pass");
   }
+
+  /// What was captured is dropped, and the next pass of this kind runs uncaptured again.
+  void abandon_pass() {
+    inputs_ = nullptr;
+    if (std::exchange(state_, State::kNone) == State::kCapture) {
+      cudaGraph_t graph = nullptr;
+      cudaStreamEndCapture(stream_, &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      cudaGetLastError();  // a capture that broke says so once more
+    }
+    graphs_.erase(key_);
+  }
+
+  DeviceMemory& memory() const { return *memory_; }
 
   void forget_graphs() {
     cudaStreamSynchronize(stream_);
@@ -243,11 +270,13 @@ class BackendContext final : public CudaContext {
   }
 
   CudaBackendOptions options_;
+  std::shared_ptr<DeviceMemory> memory_;
   PassStore store_;
   PassBlock block_, loose_block_;
   GraphCache graphs_;
   const PassInputs* inputs_ = nullptr;
-  GraphCache::Entry* entry_ = nullptr;
+  std::string key_;                      // of the running pass; empty: it isn't captured
+  GraphCache::Entry* entry_ = nullptr;  // valid while the pass is captured: operations may drop others only before that
   State state_ = State::kNone;
   std::array<void*, kScratchKinds> scratch_{};
   std::array<std::size_t, kScratchKinds> scratch_bytes_{};
@@ -268,9 +297,13 @@ class CudaBackend final : public Backend {
 
   const BackendInfo& info() const override { return info_; }
   std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose) override {
-    return allocate_buffer(options_.pinned_buffers ? MemoryPlace::kPinnedHost : MemoryPlace::kDevice, bytes, purpose,
-                           [this] { context_.forget_graphs(); });
+    return context_.memory().allocate(options_.pinned_buffers ? MemoryPlace::kPinnedHost : MemoryPlace::kDevice, bytes,
+                                      purpose);
   }
+  std::unique_ptr<Buffer> allocate_host(std::size_t bytes, const char* purpose) override {
+    return context_.memory().allocate(MemoryPlace::kPinnedHost, bytes, purpose);
+  }
+  MemoryAvailable memory_available() const override { return {context_.memory().available(), false}; }
   void copy_to_backend(void* destination, const void* source, std::size_t bytes) override {
     if (bytes == 0) return;
     check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context_.stream()), "copying to the GPU");
@@ -279,6 +312,10 @@ class CudaBackend final : public Backend {
     if (bytes == 0) return;
     check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context_.stream()), "copying from the GPU");
     synchronise();
+  }
+  void queue_copy_to_host(void* destination, const void* source, std::size_t bytes) override {
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context_.stream()), "copying from the GPU");
   }
   void zero(void* destination, std::size_t bytes) override {
     if (bytes == 0) return;
@@ -289,12 +326,16 @@ class CudaBackend final : public Backend {
   std::int64_t row_bucket(std::int64_t rows) const override { return cuda::row_bucket(rows); }
   bool begin_pass(const PassInputs& inputs) override { return context_.begin_pass(inputs); }
   void end_pass() override { context_.end_pass(); }
+  void abandon_pass() override { context_.abandon_pass(); }
 
   std::unique_ptr<Linear> load_linear(const LinearSource& source) override {
     return cuda::load_linear(context_, source);
   }
   void linear(const LinearParams& params) override { cuda::linear(context_, params); }
   void embed(const EmbedParams& params) override { cuda::embed(context_, params); }
+  bool gated_linear(const GatedLinearParams& params) override {
+    return cuda::gated_linear(context_, *params.weight, params.x, params.rows, params.kind, params.out);
+  }
   void rms_norm(const RmsNormParams& params) override { cuda::rms_norm(context_, params); }
   void rms_norm_add(const RmsNormAddParams& params) override { cuda::rms_norm_add(context_, params); }
   std::size_t kv_page_bytes(const KvGeometry& geometry) const override { return cuda::kv_page_bytes(geometry); }

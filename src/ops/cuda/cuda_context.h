@@ -12,6 +12,10 @@
 #include "ops/cuda/pass_data.h"
 #include "ops/types.h"
 
+namespace tensorfold::ops {
+class Buffer;
+}
+
 namespace tensorfold::ops::cuda {
 
 struct DeviceFacts {
@@ -48,6 +52,10 @@ class CudaContext {
   virtual ~CudaContext() = default;
   const DeviceFacts& facts() const { return facts_; }
   cudaStream_t stream() const { return stream_; }
+
+  /// Device memory for what is loaded once (weights). Throws Error(kResourceExhausted). A context without a backend (a
+  /// benchmark's) takes it from no account.
+  virtual std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose);
 
   /// At least `bytes` of device memory, 1024-byte aligned; grows when it must (never while a pass is captured: it ran
   /// once before with the same sizes).

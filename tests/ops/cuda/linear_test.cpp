@@ -313,6 +313,39 @@ TEST_F(CudaLinear, PairedHalvesAreTheSameOutputs) {
   }
 }
 
+TEST_F(CudaLinear, GatedLayersAreAProductAndItsActivation) {
+  using enum WeightFormat;
+  std::mt19937 random(11);
+  int ran = 0;
+  for (const SampleFormat& format : {SampleFormat{kAffine, 4, 64, kBF16}, SampleFormat{kBF16}, SampleFormat{kQ4_K}}) {
+    const std::int64_t width = 320, columns = 1280;
+    const SampleMatrix gate = make_sample(format, 1, width, columns, random);
+    const SampleMatrix up = make_sample(format, 1, width, columns, random);
+    LinearSource source;
+    source.name = "gate_up";
+    source.parts = {gate.view, up.view};
+    source.paired_halves = true;
+    const auto x = random_inputs(static_cast<std::size_t>(140 * columns), 12);
+    for (const std::string& path : available_paths()) {
+      const auto backend = backend_under_test(1, path);
+      const auto weight = backend->load_linear(source);
+      for (const std::int64_t rows : {1, 2, 5, 8, 13, 16, 24, 33, 64, 100, 128, 140}) {
+        for (const ActivationKind kind : {ActivationKind::kSilu, ActivationKind::kGeluTanh}) {
+          std::vector<std::byte> fused(static_cast<std::size_t>(rows * width * 2)), apart(fused.size());
+          const auto* input = reinterpret_cast<const Activation*>(x.data());
+          if (!backend->gated_linear({weight.get(), input, rows, kind, activations(fused)})) continue;
+          ++ran;
+          const auto y = product(*backend, *weight, x, 0, rows);
+          backend->gated_activation({y.data(), rows, width, kind, activations(apart)});
+          EXPECT_TRUE(same_bits(activations_of(backend->info(), fused), activations_of(backend->info(), apart)))
+              << path << ", " << sample_format_name(format) << ", " << rows << " rows";
+        }
+      }
+    }
+  }
+  EXPECT_GT(ran, 0);
+}
+
 TEST_F(CudaLinear, EmbeddingsAreTheProductsWeights) {
   std::mt19937 random(8);
   for (const SampleFormat& format : cpu::all_sample_formats()) {

@@ -12,25 +12,13 @@
 // (A zero's sign may change in such a step: finish() drops it.)
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
+
+#include "ops/cuda/activation.cuh"
 
 namespace tensorfold::ops::cuda {
 
-/// ex2.approx: one instruction, the same bits wherever it runs on a GPU.
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
-
-__device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return reinterpret_cast<const std::uint32_t&>(pair);
-}
 
 /// Running maximum and sum of two rows (g and g + 8 of a 16-row fragment) within a segment.
 struct SegmentState {
@@ -79,7 +67,7 @@ __device__ __forceinline__ void softmax_tile(float (&s)[32], SegmentState& state
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
     const float maximum = fmaxf(state.maximum[r], largest);
     const float base = maximum == minus_infinity() ? 0.0f : maximum;
-    alpha[r] = exp2_fast(__fmul_rn(__fsub_rn(state.maximum[r], base), c));
+    alpha[r] = exp2_approximate(__fmul_rn(__fsub_rn(state.maximum[r], base), c));
     const float shift = -__fmul_rn(base, c);
     float sum = 0.0f;
 #pragma unroll
@@ -87,7 +75,7 @@ __device__ __forceinline__ void softmax_tile(float (&s)[32], SegmentState& state
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& p = s[n * 4 + r * 2 + i];
-        p = exp2_fast(__fmaf_rn(p, c, shift));
+        p = exp2_approximate(__fmaf_rn(p, c, shift));
         sum = __fadd_rn(sum, p);
       }
     }
@@ -99,7 +87,7 @@ __device__ __forceinline__ void softmax_tile(float (&s)[32], SegmentState& state
 /// Probabilities rounded to bf16 as the A operand of four k16 steps: p[step * 4 ..].
 __device__ __forceinline__ void pack_probabilities(const float (&s)[32], std::uint32_t (&p)[16]) {
 #pragma unroll
-  for (int i = 0; i < 16; ++i) p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+  for (int i = 0; i < 16; ++i) p[i] = bf16_pair(s[2 * i], s[2 * i + 1]);
 }
 
 /// O * alpha. A factor of exactly 1 changes nothing, so a warp whose rows all have it may skip the work.
@@ -117,16 +105,12 @@ struct FoldFactors {
 __device__ __forceinline__ FoldFactors fold_factors(float& into, float m, float c) {
   const float maximum = fmaxf(into, m);
   const float base = maximum == minus_infinity() ? 0.0f : maximum;
-  const FoldFactors factors = {exp2_fast(__fmul_rn(__fsub_rn(into, base), c)), exp2_fast(__fmul_rn(__fsub_rn(m, base), c))};
+  const FoldFactors factors = {exp2_approximate(__fmul_rn(__fsub_rn(into, base), c)), exp2_approximate(__fmul_rn(__fsub_rn(m, base), c))};
   into = maximum;
   return factors;
 }
 __device__ __forceinline__ float fold(float into, float next, FoldFactors f) {
   return __fmaf_rn(into, f.keep, __fmul_rn(next, f.add));
-}
-
-__device__ __forceinline__ float sigmoid_of_gate(float x) {
-  return __fdiv_rn(1.0f, __fadd_rn(1.0f, exp2_fast(__fmul_rn(x, -1.44269504f))));
 }
 
 /// The row's output before its one rounding.

@@ -82,7 +82,7 @@ __device__ uint4 rounded_chunk(const float* shared, const float2* cos_sin, int h
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int at = lane * 8 + 2 * i;
-    words[i] = pack_bf16(rotated(shared, cos_sin, half, at), rotated(shared, cos_sin, half, at + 1));
+    words[i] = bf16_pair(rotated(shared, cos_sin, half, at), rotated(shared, cos_sin, half, at + 1));
   }
   return chunk;
 }

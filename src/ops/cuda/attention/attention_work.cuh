@@ -209,10 +209,10 @@ __device__ __forceinline__ void store_output(const AttentionArguments& a, const 
   high = finish(high, sum);
   if (a.gate != nullptr) {
     const float* gate = a.gate + (unit.lane.first_row + row) * a.gate_stride + a.gate_offset + head * a.gate_head_stride;
-    low = __fmul_rn(low, sigmoid_of_gate(gate[column]));
-    high = __fmul_rn(high, sigmoid_of_gate(gate[column + 1]));
+    low = __fmul_rn(low, sigmoid(gate[column]));
+    high = __fmul_rn(high, sigmoid(gate[column + 1]));
   }
-  *reinterpret_cast<std::uint32_t*>(a.out + head_offset(a, unit, row, head) + column) = pack_bf16(low, high);
+  *reinterpret_cast<std::uint32_t*>(a.out + head_offset(a, unit, row, head) + column) = bf16_pair(low, high);
 }
 
 }  // namespace tensorfold::ops::cuda

@@ -1,5 +1,6 @@
 // Choosing how the decode kernel runs, and launching it.
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "ops/cuda/linear/decode_kernel.cuh"
@@ -7,39 +8,14 @@
 namespace tensorfold::ops::cuda {
 namespace {
 
+constexpr int kReservedBytes = 1024;  // of shared memory, a CTA
+
 int divide_up(int a, int b) {
   return (a + b - 1) / b;
 }
 
-/// Tiles that one warp works on side by side: what registers allow and instantiation costs.
-template <typename F, int token_tiles>
-constexpr int tiles_at_once_max = F::kSmallScales && token_tiles == 1 ? 3 : 2;
-
-/// Completes `arguments` from `plan`; the bytes of shared memory that it takes.
-std::size_t lay_out(const PackedPart& part, const DecodePlan& plan, int rows, int token_tiles, int tiles_at_once,
-                    DecodeArguments& arguments) {
-  arguments.cluster = plan.cluster;
-  arguments.slots = plan.slots;
-  arguments.slot_warps = divide_up(part.segments, plan.cluster);
-  arguments.stages = plan.stages;
-  arguments.buffers = plan.buffers;
-  const int input = arguments.slot_warps * part.segment_blocks * kBlockColumns * 2 * rows;
-  const int owned_slots = divide_up(plan.slots, plan.cluster);
-  const int sums = owned_slots * plan.buffers * tiles_at_once * kSegmentsMax * token_tiles * kPieceBytes;
-  const int rings = plan.slots * arguments.slot_warps * plan.stages * tiles_at_once * part.block_bytes;
-  arguments.sums_at = static_cast<std::uint32_t>(divide_up(input, 128) * 128);
-  arguments.rings_at = arguments.sums_at + static_cast<std::uint32_t>(sums);
-  arguments.barriers_at = arguments.rings_at + static_cast<std::uint32_t>(divide_up(rings, 16) * 16);
-  return arguments.barriers_at + static_cast<std::size_t>(8 * (owned_slots + plan.slots) * plan.buffers);
-}
-
-bool sound(const DeviceFacts& facts, const PackedPart& part, const DecodePlan& plan, int rows, int token_tiles,
-           int tiles_at_once, int warps_max) {
-  const int slot_warps = divide_up(part.segments, plan.cluster);
-  if (plan.slots < 1 || plan.slots * slot_warps > warps_max) return false;
-  if ((plan.cluster - 1) * slot_warps >= part.segments) return false;  // a CTA without a segment
-  DecodeArguments arguments;
-  return lay_out(part, plan, rows, token_tiles, tiles_at_once, arguments) <= static_cast<std::size_t>(facts.shared_bytes_max);
+EvenCut cut(int count, int pieces) {
+  return {count / pieces, count % pieces};
 }
 
 int cluster_count(const DeviceFacts& facts, int cluster) {
@@ -47,55 +23,68 @@ int cluster_count(const DeviceFacts& facts, int cluster) {
   return cluster == 4 ? facts.sm_count * 10 / 44 : facts.sm_count / cluster;
 }
 
-/// Bytes of weights that the busiest multiprocessor's share comes to, in tiles of all K: what a launch takes, roughly.
-double busiest_share(const DeviceFacts& facts, const PackedPart& part, int cluster, int slots) {
-  const int tiles = divide_up(part.tiles, cluster_count(facts, cluster));
-  const int slot_warps = divide_up(part.segments, cluster);
-  return static_cast<double>(divide_up(tiles, slots) * slots * slot_warps) / part.segments;
+/// Lays out a launch by `plan`; the bytes of shared memory that it takes.
+template <typename Build>
+std::size_t lay_out(const PackedPart& part, const DecodePlan& plan, int rows, DecodeArguments& arguments) {
+  const int slot_warps = divide_up(part.segments, plan.cluster), owned_slots = divide_up(plan.slots, plan.cluster);
+  arguments.cluster_shift = std::countr_zero(static_cast<unsigned>(plan.cluster));
+  arguments.buffers = plan.buffers;
+  arguments.clusters = cut(part.tiles, plan.clusters);
+  for (int more = 0; more < 2; ++more) arguments.slots[more] = cut(arguments.clusters.each + more, plan.slots);
+  const int input = slot_warps * part.segment_blocks * kBlockColumns * 2 * rows;
+  const int sums = owned_slots * plan.buffers * Build::kSumsBytes;
+  const int rings = plan.slots * slot_warps * Build::kStages * Build::kTilesAtOnce * part.block_bytes;
+  arguments.sums_at = static_cast<std::uint32_t>(divide_up(input, 128) * 128);
+  arguments.rings_at = arguments.sums_at + static_cast<std::uint32_t>(sums);
+  arguments.barriers_at = arguments.rings_at + static_cast<std::uint32_t>(rings);
+  return arguments.barriers_at + static_cast<std::size_t>(8 * (owned_slots + plan.slots) * plan.buffers);
 }
 
-template <typename F, int token_tiles>
+template <typename Build>
+bool sound(const DeviceFacts& facts, const PackedPart& part, const DecodePlan& plan, int rows) {
+  const int slot_warps = divide_up(part.segments, plan.cluster);
+  if (plan.slots < 1 || plan.slots * slot_warps > Build::kWarpsMax) return false;
+  if ((plan.cluster - 1) * slot_warps >= part.segments) return false;  // a CTA without a segment
+  DecodeArguments arguments;
+  const int all = facts.shared_bytes_max + kReservedBytes;
+  return lay_out<Build>(part, plan, rows, arguments) <= static_cast<std::size_t>(all / Build::kCtas - kReservedBytes);
+}
+
+/// Tiles of all of K that the busiest CTA's share comes to: what a launch takes, roughly.
+double busiest_share(const PackedPart& part, const DecodePlan& plan) {
+  const int tiles = divide_up(part.tiles, plan.clusters);
+  return static_cast<double>(divide_up(tiles, plan.slots) * plan.slots * divide_up(part.segments, plan.cluster)) / part.segments;
+}
+
+/// Fills what `plan` leaves open; false: it doesn't fit.
+template <typename Build>
 bool choose(const DeviceFacts& facts, const PackedPart& part, int rows, DecodePlan& plan) {
-  constexpr int kTilesAtOnce = tiles_at_once_max<F, token_tiles>;
-  constexpr int kWarps = decode_warps_max<F, token_tiles>;
-  double best = 0;
-  bool found = false;
+  DecodePlan best;
   for (const int cluster : {2, 1, 4}) {
     if (plan.cluster != 0 && plan.cluster != cluster) continue;
-    const int slots_most = kWarps / divide_up(part.segments, cluster);
-    for (int slots = plan.slots != 0 ? plan.slots : slots_most; slots >= 1; --slots) {
-      const int clusters = plan.clusters != 0 ? plan.clusters : std::min(part.tiles, cluster_count(facts, cluster));
+    const int slots_most = Build::kWarpsMax / divide_up(part.segments, cluster);
+    for (int slots = slots_most; slots >= 1; --slots) {
+      if (plan.slots != 0 && plan.slots != slots) continue;
       DecodePlan candidate = plan;
       candidate.cluster = cluster;
       candidate.slots = slots;
-      candidate.clusters = clusters;
-      candidate.tiles_at_once = plan.tiles_at_once != 0 ? plan.tiles_at_once : kTilesAtOnce;
-      candidate.stages = plan.stages != 0 ? plan.stages : 2;
+      candidate.tiles_at_once = Build::kTilesAtOnce;
+      candidate.stages = Build::kStages;
+      candidate.ctas = Build::kCtas;
+      candidate.clusters = plan.clusters != 0 ? plan.clusters : std::min(part.tiles, cluster_count(facts, cluster));
       candidate.buffers = plan.buffers != 0 ? plan.buffers : 2;
-      bool fits = sound(facts, part, candidate, rows, token_tiles, kTilesAtOnce, kWarps);
-      if (!fits && plan.buffers == 0) {
-        candidate.buffers = 1;
-        fits = sound(facts, part, candidate, rows, token_tiles, kTilesAtOnce, kWarps);
-      }
-      if (fits) {
-        const double share = busiest_share(facts, part, cluster, slots);
-        if (!found || share < best) {
-          best = share;
-          candidate.tiles_at_once = kTilesAtOnce;
-          found = true;
-          plan = candidate;
-        }
-      }
-      if (plan.slots != 0) break;
+      if (plan.buffers == 0 && !sound<Build>(facts, part, candidate, rows)) candidate.buffers = 1;
+      if (!sound<Build>(facts, part, candidate, rows)) continue;
+      if (best.cluster == 0 || busiest_share(part, candidate) < busiest_share(part, best)) best = candidate;
     }
   }
-  return found;
+  plan = best;
+  return best.cluster != 0;
 }
 
-template <typename F, int token_tiles>
+template <typename F, typename Build>
 bool run(CudaContext& context, const PackedPart& part, const LinearCall& call, DecodePlan plan) {
-  constexpr int kTilesAtOnce = tiles_at_once_max<F, token_tiles>;
-  if (!choose<F, token_tiles>(context.facts(), part, call.rows, plan)) return false;
+  if (!choose<Build>(context.facts(), part, call.rows, plan)) return false;
   DecodeArguments arguments{};
   arguments.part = part;
   arguments.x = static_cast<const __nv_bfloat16*>(call.x);
@@ -103,12 +92,40 @@ bool run(CudaContext& context, const PackedPart& part, const LinearCall& call, D
   arguments.runs_aligned = part.columns % 8 == 0 && reinterpret_cast<std::uintptr_t>(call.x) % 16 == 0;
   arguments.out = linear_output(call);
   LaunchShape shape;
-  shape.shared_bytes = lay_out(part, plan, call.rows, token_tiles, kTilesAtOnce, arguments);
+  shape.shared_bytes = lay_out<Build>(part, plan, call.rows, arguments);
   shape.cluster = plan.cluster;
   shape.grid = dim3(static_cast<unsigned>(plan.clusters * plan.cluster));
-  shape.block = dim3(static_cast<unsigned>(32 * plan.slots * arguments.slot_warps));
-  launch(context, "a linear layer", decode_linear_kernel<F, token_tiles, kTilesAtOnce>, shape, arguments);
+  shape.block = dim3(32, static_cast<unsigned>(divide_up(part.segments, plan.cluster)), static_cast<unsigned>(plan.slots));
+  launch(context, "a linear layer", decode_linear_kernel<F, Build>, shape, arguments);
   return true;
+}
+
+/// Whether `wanted` asks for this build, or for none.
+template <typename Build>
+bool wants(const DecodePlan& wanted) {
+  const auto agrees = [](int asked, int has) { return asked == 0 || asked == has; };
+  return agrees(wanted.tiles_at_once, Build::kTilesAtOnce) && agrees(wanted.stages, Build::kStages) &&
+         agrees(wanted.ctas, Build::kCtas);
+}
+
+/// The first build that is wanted and fits.
+template <typename F, typename... Builds>
+bool run_first(CudaContext& context, const PackedPart& part, const LinearCall& call, const DecodePlan& wanted) {
+  return ((wants<Builds>(wanted) && run<F, Builds>(context, part, call, wanted)) || ...);
+}
+
+template <typename F>
+bool run_format(CudaContext& context, const PackedPart& part, const LinearCall& call, const DecodePlan& wanted) {
+  if constexpr (F::kSmallScales) {
+    if (call.rows <= 8) {
+      return run_first<F, DecodeBuild<1, 3, 2, 12, 1>, DecodeBuild<1, 2, 3, 12, 1>, DecodeBuild<1, 2, 3, 12, 2>,
+                       DecodeBuild<1, 3, 2, 8, 2>>(context, part, call, wanted);
+    }
+    return run_first<F, DecodeBuild<2, 2, 2, 16, 1>, DecodeBuild<2, 3, 2, 12, 1>, DecodeBuild<2, 2, 3, 12, 1>>(context, part, call, wanted);
+  } else {
+    if (call.rows <= 8) return run_first<F, DecodeBuild<1, 2, 2, 12, 1>>(context, part, call, wanted);
+    return run_first<F, DecodeBuild<2, 2, 2, 12, 1>>(context, part, call, wanted);
+  }
 }
 
 }  // namespace
@@ -116,9 +133,7 @@ bool run(CudaContext& context, const PackedPart& part, const LinearCall& call, D
 bool decode_linear(CudaContext& context, const PackedPart& part, const LinearCall& call, const DecodePlan& wanted) {
   if (!context.facts().hopper || call.rows > kDecodeRowsMax) return false;
   bool done = false;
-  visit_format(part, [&]<typename F>() {
-    done = call.rows <= 8 ? run<F, 1>(context, part, call, wanted) : run<F, 2>(context, part, call, wanted);
-  });
+  visit_format(part, [&]<typename F>() { done = run_format<F>(context, part, call, wanted); });
   return done;
 }
 

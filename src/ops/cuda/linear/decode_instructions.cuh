@@ -18,8 +18,13 @@ __device__ __forceinline__ std::uint64_t policy_read_once() {
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-__device__ __forceinline__ void copy_weights_16(std::uint32_t to, const std::uint8_t* from, std::uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
+/// 16 bytes, or none.
+__device__ __forceinline__ void copy_weights_16(std::uint32_t to, const std::uint8_t* from, std::uint64_t policy, bool wanted) {
+  asm volatile(
+      "{\n .reg .pred wanted;\n setp.ne.b32 wanted, %3, 0;\n"
+      " @wanted cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;\n}" ::"r"(to),
+      "l"(from), "l"(policy), "r"(static_cast<int>(wanted))
+      : "memory");
 }
 /// The first `bytes` (0 or 16) are copied, the rest is zero.
 __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, int bytes) {
@@ -31,16 +36,6 @@ __device__ __forceinline__ void commit_copies() {
 template <int pending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
-}
-/// Until at most `pending` (1 to 3) of the thread's groups are under way.
-__device__ __forceinline__ void wait_copies(int pending) {
-  if (pending == 1) {
-    wait_copies<1>();
-  } else if (pending == 2) {
-    wait_copies<2>();
-  } else {
-    wait_copies<3>();
-  }
 }
 __device__ __forceinline__ void store_shared(std::uint32_t to, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");

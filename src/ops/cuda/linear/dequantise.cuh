@@ -39,8 +39,8 @@ enum class WeightArithmetic {
   kFloat,   // fma in fp32, rounded to bf16
 };
 
-/// What kernels are instantiated for. kScaleSets: scales of a row in half a block, 1 (groups of 64 and more), 2 (of 32 and
-/// more) or 4 (of 16). Everything else about a part is read at run time.
+/// What kernels are instantiated for. kScaleSets: scales of a row in half a block, 1 (groups of 64), 2 (of 32 and more) or 4
+/// (of 16). Everything else about a part is read at run time.
 template <int bits, WeightArithmetic arithmetic, int scale_sets, bool small_scales>
 struct PackedFormat {
   static constexpr int kBits = bits;
@@ -61,10 +61,10 @@ void visit_format(const PackedPart& part, Visitor&& visit) {
     return visit.template operator()<PackedFormat<6, kFloat, 4, false>>();
   }
   if (part.scale_kind == ScaleKind::kBf16Pair) {
-    if (part.bits == 4 && part.small_scales && part.group_size >= 64) {
+    if (part.small_scales) {
+      TF_ASSERT(part.bits == 4 && part.group_size == 64);
       return visit.template operator()<PackedFormat<4, kBf16, 1, true>>();
     }
-    TF_ASSERT(!part.small_scales);
     switch (part.bits) {
       case 2:
         return visit.template operator()<PackedFormat<2, kBf16, 2, false>>();
@@ -279,11 +279,13 @@ __device__ __forceinline__ HalfScales<F> load_scales(Block block, const PackedPa
   if constexpr (F::kArithmetic == WeightArithmetic::kValues) return {};
   HalfScales<F> scales;
   const int g = lane >> 2;
-  if constexpr (F::kArithmetic == WeightArithmetic::kBf16) {
+  if constexpr (F::kArithmetic == WeightArithmetic::kBf16 && F::kScaleSets == 1) {
+    detail::set_bf16_pair(scales, 0, block.load2(256 * F::kBits + g * 16 + half * 8));
+  } else if constexpr (F::kArithmetic == WeightArithmetic::kBf16) {
     const int at = 256 * F::kBits + g * (1024 >> part.group_shift);
 #pragma unroll
     for (int set = 0; set < F::kScaleSets; ++set) {
-      const int column = 64 * half + 64 / F::kScaleSets * set;
+      const int column = 64 * half + 32 * set;
       detail::set_bf16_pair(scales, set, block.load2(at + (column >> part.group_shift) * 8));
     }
   } else if constexpr (F::kArithmetic == WeightArithmetic::kFloat && F::kScaleSets == 4) {

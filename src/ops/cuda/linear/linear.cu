@@ -4,12 +4,16 @@
 #include "ops/cuda/linear/cuda_linear.h"
 #include "ops/cuda/linear/gated_linear.h"
 #include "ops/cuda/linear/linear_call.h"
+#include "ops/cuda/linear/wide.h"
 
 namespace tensorfold::ops::cuda {
 namespace {
 
+constexpr std::int32_t kFewRows = 8;  // of a token tile of the portable kernel, which is then no slower
+
 void linear_part(CudaContext& context, const PackedPart& part, const LinearCall& call) {
   if (decode_linear(context, part, call)) return;
+  if (call.rows > kFewRows && wide_linear(context, part, call)) return;
   portable_linear(context, part, call);
 }
 
@@ -34,7 +38,7 @@ bool gated_linear(CudaContext& context, const Linear& weight, const Activation* 
                   Activation* out) {
   const CudaLinear& layer = cuda_linear(&weight);
   if (layer.experts() != 1 || layer.parts().size() != 1 || !layer.parts().front().paired_halves) return false;
-  if (rows > kDecodeRowsMax) return false;
+  if (rows > kDecodeRowsMax && !context.facts().hopper) return false;
   if (rows == 0) return true;
   LinearCall call;
   call.x = x;

@@ -25,14 +25,15 @@ struct LinearCall {
 /// Every format, shape and row count, on every GPU.
 void portable_linear(CudaContext& context, const PackedPart& part, const LinearCall& call);
 
-/// A way to run the decode kernel (decode_kernel.cuh). Zero: chosen from the shape.
+/// A way to run the decode kernel (decode_kernel.cuh). Zero: chosen from the shape. The last three choose among builds.
 struct DecodePlan {
   int cluster = 0;        // CTAs that share a tile's segments: 1, 2, 4
   int slots = 0;          // tiles that a cluster works on at once, each by one warp a segment
-  int tiles_at_once = 0;  // that one warp works on: 1 to 3
-  int stages = 0;         // of a warp's ring of weight blocks: 2 to 4
   int buffers = 0;        // of a slot for sums that are handed over: 1 or 2
   int clusters = 0;       // in the grid
+  int tiles_at_once = 0;  // that one warp works on side by side
+  int stages = 0;         // of a warp's ring of weight blocks
+  int ctas = 0;           // that fit a multiprocessor
 };
 constexpr std::int32_t kDecodeRowsMax = 16;
 

@@ -87,38 +87,36 @@ inline LinearOutput linear_output(const LinearCall& call) {
   return {call.y, call.y_stride, static_cast<__nv_bfloat16*>(call.gated), call.rows, call.accumulate ? 1 : 0, call.kind};
 }
 
-namespace detail {
-
-__device__ __forceinline__ float with_bias(const PackedPart& part, int row, float sum) {
-  return part.bias != nullptr ? sum + part.bias[row] : sum;
-}
-
-__device__ __forceinline__ void store_sum(const LinearOutput& out, const PackedPart& part, int token, int row, float sum) {
-  if (row >= part.rows) return;
-  float* y = out.y + token * out.y_stride + part.first_row + row;
-  const float value = with_bias(part, row, sum);
-  *y = out.accumulate ? *y + value : value;
-}
-
-}  // namespace detail
-
 /// Stores what one lane holds of a tile's 16 rows and the eight tokens from `first_token` on.
 __device__ __forceinline__ void store_tile(const LinearOutput& out, const PackedPart& part, int tile, int first_token,
                                            int lane, const float (&sums)[4]) {
-  const int g = lane >> 2;
-  const int low = packed_row(part, tile, g), high = packed_row(part, tile, g + 8);
+  const int low = packed_row(part, tile, lane >> 2), high = packed_row(part, tile, (lane >> 2) + 8);
+  float bias[2] = {0.0f, 0.0f};
+  if (part.bias != nullptr) {
+    bias[0] = part.bias[min(low, part.rows - 1)];
+    bias[1] = part.bias[min(high, part.rows - 1)];
+  }
+  const int token = first_token + 2 * (lane & 3);
+  if (out.gated != nullptr) {
+    const int width = part.rows / 2;
+    __nv_bfloat16* to = out.gated + token * static_cast<std::int64_t>(width) + low;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int token = first_token + 2 * (lane & 3) + i;
-    if (token >= out.rows) continue;
-    if (out.gated != nullptr) {
-      const float gate = detail::with_bias(part, low, sums[i]);
-      const float up = detail::with_bias(part, high, sums[2 + i]);
-      out.gated[token * static_cast<std::int64_t>(part.rows / 2) + low] = __float2bfloat16_rn(activate(out.kind, gate) * up);
-    } else {
-      detail::store_sum(out, part, token, low, sums[i]);
-      detail::store_sum(out, part, token, high, sums[2 + i]);
+    for (int i = 0; i < 2; ++i) {
+      float gate = sums[i], up = sums[2 + i];
+      if (part.bias != nullptr) gate += bias[0], up += bias[1];
+      if (token + i < out.rows) to[i * width] = __float2bfloat16_rn(activate(out.kind, gate) * up);
     }
+    return;
+  }
+  float* to = out.y + token * out.y_stride + part.first_row + low;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int second = i >> 1;
+    if (token + (i & 1) >= out.rows || (second ? high : low) >= part.rows) continue;
+    float* y = to + (i & 1) * out.y_stride + second * (high - low);
+    float value = sums[i];
+    if (part.bias != nullptr) value += bias[second];  // not of a zero: that would lose the sign of one
+    *y = out.accumulate ? *y + value : value;
   }
 }
 

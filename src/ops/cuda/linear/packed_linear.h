@@ -47,7 +47,7 @@ struct PackedPart {
   std::int32_t group_size = 0;    // columns of a scale: 16, 32, 64, 128
   std::int32_t group_shift = 0;   // its logarithm
   std::int32_t zero_point = 0;    // kHalf
-  std::int32_t small_scales = 0;  // kBf16Pair, 4 bits: 1 when every |scale| < 0.25 (scale_exponent)
+  std::int32_t small_scales = 0;  // 1: kBf16Pair, 4 bits, groups of 64, every |scale| < 0.25 (scale_exponent)
   std::int32_t block_bytes = 0;   // a multiple of 16
   std::int32_t first_row = 0;     // of the layer
   std::int32_t rows = 0;          // N

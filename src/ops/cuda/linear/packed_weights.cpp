@@ -126,7 +126,7 @@ std::vector<PartPlan> WeightLoader::plan(const LinearSource& source) {
     part.group_size = storage.group_size;
     part.group_shift = std::countr_zero(static_cast<unsigned>(storage.group_size));
     part.zero_point = storage.zero_point;
-    part.small_scales = storage.scale_kind == ScaleKind::kBf16Pair && storage.bits == 4 && storage.group_size >= 64 &&
+    part.small_scales = storage.scale_kind == ScaleKind::kBf16Pair && storage.bits == 4 && storage.group_size == 64 &&
                         ranges[i].small;
     part.block_bytes = packed_block_bytes(storage);
     part.tiles = static_cast<std::int32_t>(divide_up(part.rows, kTileRows));
@@ -206,7 +206,7 @@ std::unique_ptr<CudaLinear> WeightLoader::load(CudaContext& context, const Linea
   auto result = std::make_unique<CudaLinear>();
   result->loader_ = std::move(self);
   const auto allocate = [&](std::size_t bytes) {
-    result->memory_.push_back(allocate_buffer(MemoryPlace::kDevice, bytes, source.name.c_str(), {}));
+    result->memory_.push_back(context.allocate(bytes, source.name.c_str()));
     result->packed_bytes_ += bytes;
     return static_cast<std::uint8_t*>(result->memory_.back()->data());
   };

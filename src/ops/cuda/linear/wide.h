@@ -8,10 +8,9 @@
 
 namespace tensorfold::ops::cuda {
 
-/// Queues the part, for any number of rows; they pay from about kWideRowsMin on. False, and nothing queued, where these kernels
-/// don't go: GPUs other than Hopper, columns that tensor copies can't address.
+/// Queues the part, for any number of rows; they pay from 17 on. False, and nothing queued, where these kernels don't go: GPUs
+/// other than Hopper, columns that tensor copies can't address.
 bool wide_linear(CudaContext& context, const PackedPart& part, const LinearCall& call);
-constexpr std::int32_t kWideRowsMin = 17;
 
 enum class SumMode : std::int32_t { kSequential, kTree, kSplit };
 

@@ -245,13 +245,17 @@ __device__ __forceinline__ void sum_segment(const WideParameters& p, const Ring<
     const std::uint64_t tile = hopper::tile_descriptor(stage);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const HalfCodes<F> codes = load_codes<F>(SharedBlock{stage + my_block}, half, me.lane);
+      // Values as they are go straight into the registers of a set, so that they are read only once it is free.
+      constexpr bool kDirect = F::kArithmetic == WeightArithmetic::kValues;
+      HalfCodes<F> codes;
+      if constexpr (!kDirect) codes = load_codes<F>(SharedBlock{stage + my_block}, half, me.lane);
       const HalfScales<F> scales = load_scales<F>(SharedBlock{stage + my_block}, part, half, me.lane);
 #pragma unroll
       for (int set = 0; set < 4 / kSetSteps; ++set) {
         std::uint32_t(&registers)[kSetSteps][4] = a[kSetSteps == 4 ? half : set];
         // The group before the last has ended: its registers are free, and with them the stage that it read.
         hopper::wgmma_wait<1>();
+        if constexpr (kDirect) codes = load_codes<F>(SharedBlock{stage + my_block}, half, me.lane);
         if (half * (4 / kSetSteps) + set == 1 && previous >= 0) release(previous);
         if (kSetSteps == 4 || set == 0) {
           fragment<F, 0>(codes, scales, registers[0]);

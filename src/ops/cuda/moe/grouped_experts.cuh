@@ -97,23 +97,22 @@ class UnitWalk {
 
 constexpr int kRowsPerThreadMax = kTokensMax / 16;  // 16 rows at a time
 
-/// Rows of x that a producer thread copies: its row of each 16, as an index; -1: none.
+/// Where the rows lie that a producer thread copies, its one of each 16, in bytes from x.
 struct GatherRows {
-  std::int32_t rows[kRowsPerThreadMax];
+  std::uint32_t offsets[kRowsPerThreadMax];
+  std::int32_t count = 0;
 
   template <bool down>
   __device__ __forceinline__ void read(const GroupedLaunch& launch, const ExpertItem& item) {
     const int first = threadIdx.x >> 3;
+    const std::uint32_t row_bytes = launch.part.columns * 2;
+    count = (item.count - first + 15) / 16;
 #pragma unroll
     for (int i = 0; i < kRowsPerThreadMax; ++i) {
-      const int row = first + 16 * i;
-      if (row >= item.count) {
-        rows[i] = -1;
-      } else if constexpr (down) {
-        rows[i] = item.begin + row;
-      } else {
-        rows[i] = __ldg(launch.slots + item.begin + row) / launch.top_k;
-      }
+      const int row = min(first + 16 * i, item.count - 1);
+      std::uint32_t source = item.begin + row;
+      if constexpr (!down) source = __ldg(launch.slots + source) / launch.top_k;
+      offsets[i] = source * row_bytes + (threadIdx.x & 7) * 16;
     }
   }
 };
@@ -130,49 +129,62 @@ __device__ __forceinline__ void copy_block(std::uint32_t target, const std::uint
   }
 }
 
+/// A block's columns of the rows, to the two tiles of a stage; what lies beyond the last column is zero.
+__device__ __forceinline__ void copy_rows(const GroupedLaunch& launch, const GatherRows& rows, int block, std::uint32_t target) {
+  const std::uint32_t tile_bytes = launch.item_rows * 128;
+  const auto* x = reinterpret_cast<const std::uint8_t*>(launch.x) + block * (kBlockColumns * 2);
+  const int columns = launch.part.columns - block * kBlockColumns;
+  if (columns >= kBlockColumns) {
+#pragma unroll
+    for (int i = 0; i < kRowsPerThreadMax; ++i) {
+      if (i >= rows.count) break;
+      copy16(target + i * 2048, x + rows.offsets[i]);
+      copy16(target + i * 2048 + tile_bytes, x + rows.offsets[i] + 128);
+    }
+    return;
+  }
+  const int column = (threadIdx.x & 7) * 8;
+  const int bytes = min(max(columns - column, 0), 8) * 2, bytes_then = min(max(columns - column - 64, 0), 8) * 2;
+#pragma unroll
+  for (int i = 0; i < kRowsPerThreadMax; ++i) {
+    if (i >= rows.count) break;
+    copy16_padded(target + i * 2048, bytes > 0 ? x + rows.offsets[i] : x, bytes);
+    copy16_padded(target + i * 2048 + tile_bytes, bytes_then > 0 ? x + rows.offsets[i] + 128 : x, bytes_then);
+  }
+}
+
 template <typename F, bool down>
 __device__ __forceinline__ void produce(const GroupedLaunch& launch, std::uint32_t shared_base, std::uint32_t full,
                                         std::uint32_t empty) {
   const PackedPart& part = launch.part;
   const int tid = threadIdx.x, warp = tid >> 5, chunk = tid & 7, first_row = tid >> 3;
   const std::uint64_t policy = policy_read_once();
-  const std::uint32_t tile_bytes = launch.item_rows * 128;
   const std::uint32_t lane_target = first_row * 128 + ((chunk ^ (first_row & 7)) << 4);
+  const std::uint32_t warp_blocks = launch.item_rows * 256 + warp * 2 * part.block_bytes;
+  const std::int64_t tile_stride = static_cast<std::int64_t>(part.k_blocks) * part.block_bytes;
   UnitWalk walk(launch);
   GatherRows next;
   if (!walk.done()) next.read<down>(launch, walk.peek().item);
   StagePosition at;
-  std::uint32_t round = 0;  // of the ring; the first one finds it empty
+  bool first_round = true;  // of the ring: it is empty
   while (!walk.done()) {
     const GatherRows rows = next;
     const GroupedUnit unit = walk.take();
     const int first_tile = unit.group * kGroupedTiles + warp * 2;
-    const std::uint8_t* weights =
-        part.blocks + unit.item.expert * part.expert_bytes + static_cast<std::int64_t>(first_tile) * part.k_blocks * part.block_bytes;
-    const std::int64_t tile_stride = static_cast<std::int64_t>(part.k_blocks) * part.block_bytes;
+    const std::uint8_t* weights = part.blocks + unit.item.expert * part.expert_bytes + first_tile * tile_stride;
 #pragma unroll 1
     for (int block = 0; block < part.k_blocks; ++block) {
-      if (round > 0) barrier_wait(empty + 8 * at.stage, at.phase ^ 1);
+      if (!first_round) barrier_wait(empty + 8 * at.stage, at.phase ^ 1);
       const std::uint32_t stage = shared_base + at.stage * launch.stage_bytes;
-      const std::uint32_t blocks = stage + 2 * tile_bytes + warp * 2 * part.block_bytes;
-      if (first_tile < part.tiles) copy_block<F>(blocks, weights, part.block_bytes, policy);
+      if (first_tile < part.tiles) copy_block<F>(stage + warp_blocks, weights, part.block_bytes, policy);
       if (first_tile + 1 < part.tiles) {
-        copy_block<F>(blocks + part.block_bytes, weights + tile_stride, part.block_bytes, policy);
+        copy_block<F>(stage + warp_blocks + part.block_bytes, weights + tile_stride, part.block_bytes, policy);
       }
       weights += part.block_bytes;
-      const int column = block * kBlockColumns + chunk * 8;
-      const int bytes = min(max(part.columns - column, 0), 8) * 2, bytes_then = min(max(part.columns - column - 64, 0), 8) * 2;
-#pragma unroll
-      for (int i = 0; i < kRowsPerThreadMax; ++i) {
-        if (rows.rows[i] < 0) continue;
-        const std::uint16_t* source = launch.x + static_cast<std::int64_t>(rows.rows[i]) * part.columns;
-        const std::uint32_t target = stage + lane_target + i * 2048;
-        copy16_padded(target, source + (bytes > 0 ? column : 0), bytes);
-        copy16_padded(target + tile_bytes, source + (bytes_then > 0 ? column + 64 : 0), bytes_then);
-      }
+      copy_rows(launch, rows, block, stage + lane_target);
       barrier_arrive_after_copies(full + 8 * at.stage);
       at.advance(launch.stages);
-      if (at.stage == 0) ++round;
+      first_round = first_round && at.stage != 0;
       if (block == 0 && !walk.done()) next.read<down>(launch, walk.peek().item);
     }
   }
@@ -406,12 +418,12 @@ __global__ void __launch_bounds__(kGroupedThreads, 1) grouped_experts(const __gr
   __syncthreads();
   wait_for_previous();
   if (threadIdx.x < 128) {
-    give_registers<72>();
+    give_registers<88>();
     produce<F, down>(launch, shared_base, full, empty);
     wait_copies<0>();
     return;
   }
-  take_registers<216>();
+  take_registers<208>();
   StageReader reader(launch, shared_base, full, empty);
   UnitWalk walk(launch);
   const int warpgroup = (threadIdx.x >> 7) - 1;

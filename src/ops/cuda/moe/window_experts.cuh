@@ -250,6 +250,17 @@ __device__ __forceinline__ void route_and_plan(const RoutingInputs& inputs, cons
   }
   __syncthreads();
   const int slots = rows * inputs.top_k;
+  if (inputs.rows == 1) {  // a row's experts are all different
+    const bool routed = rows == 1 && plan.chosen[0] != kUnrouted;
+    plan.item_count = routed ? inputs.top_k : 0;
+    if (tid < inputs.top_k) {
+      plan.items[tid] = WindowItem::of(routed ? plan.chosen[tid] : 0, tid, 1);
+      plan.slots[tid] = static_cast<std::uint16_t>(tid);
+      if (blockIdx.x == 0) exported.chosen[tid] = routed ? plan.chosen[tid] : kUnrouted;
+    }
+    __syncthreads();
+    return;
+  }
   for (int slot = tid; slot < slots; slot += kWindowThreads) {
     const int expert = plan.chosen[slot];
     if (expert != kUnrouted) atomicOr(&masks[expert], 1u << (slot / inputs.top_k));
@@ -445,9 +456,13 @@ __device__ __forceinline__ void run_gate_up(const WindowExperts& e, const Window
       if (sharing > 1) {
         named_sync(1 + slot, sharing * 32);
         if (turns % sharing != place) continue;
-        for (int segment = 0; segment < part.segments; ++segment) {
-          const float4 v = handed[handed_at + segment * 32];
-          float sum[4] = {v.x, v.y, v.z, v.w};
+        float4 sums[kSegmentsMax];
+#pragma unroll
+        for (int segment = 0; segment < kSegmentsMax; ++segment) sums[segment] = handed[handed_at + segment * 32];
+#pragma unroll
+        for (int segment = 0; segment < kSegmentsMax; ++segment) {
+          if (segment >= part.segments) break;
+          float sum[4] = {sums[segment].x, sums[segment].y, sums[segment].z, sums[segment].w};
           total.add(segment, part.segment_tree != 0, sum);
         }
       }
@@ -460,7 +475,7 @@ __device__ __forceinline__ void run_gate_up(const WindowExperts& e, const Window
 
 // --- barrier ----------------------------------------------------------------------------------------------------------
 
-/// Until every CTA has arrived; what they wrote before is visible then. `counters` are zero again when all have passed.
+/// Until every CTA has arrived; what they wrote before is visible then.
 __device__ __forceinline__ void grid_barrier(std::uint32_t* counters) {
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -468,12 +483,15 @@ __device__ __forceinline__ void grid_barrier(std::uint32_t* counters) {
     atomicAdd(counters, 1u);
     while (load_acquire(counters) < gridDim.x) {
     }
-    if (atomicAdd(counters + 1, 1u) == gridDim.x - 1) {
-      counters[0] = 0;
-      counters[1] = 0;
-    }
   }
   __syncthreads();
+}
+
+/// Some time after the barrier: the counters are zero again when every CTA was here.
+__device__ __forceinline__ void leave_grid_barrier(std::uint32_t* counters) {
+  if (threadIdx.x != 0 || atomicAdd(counters + 1, 1u) != gridDim.x - 1) return;
+  counters[0] = 0;
+  counters[1] = 0;
 }
 
 // --- down, combine ----------------------------------------------------------------------------------------------------
@@ -590,6 +608,26 @@ struct CombineInputs {
   }
 };
 
+/// A slot's output: the sum over its units, which are subtrees of the tree over segments.
+__device__ __forceinline__ float slot_output(const WindowExperts& e, int units, int slots, int slot, int column,
+                                             const float* results) {
+  const float* place = results + slot * kTileRows + column;
+  if (units == 1) return *place;
+  float parts[kSegmentsMax];
+#pragma unroll
+  for (int unit = 0; unit < kSegmentsMax; ++unit) parts[unit] = unit < units ? place[unit * slots * kTileRows] : 0.0f;
+  SegmentSum<1, 3> sum;
+#pragma unroll
+  for (int unit = 0; unit < kSegmentsMax; ++unit) {
+    if (unit >= units) break;
+    float part[1] = {parts[unit]};
+    sum.add(unit, true, part);
+  }
+  float total[1];
+  sum.finish(units, true, total);
+  return total[0];
+}
+
 __device__ __forceinline__ void combine_tile(const WindowExperts& e, const WindowPlan& plan, const DownUnits& units, int tile,
                                              const float* results, const CombineInputs* early) {
   const int rows = live_rows(e.routing.pass, e.routing.rows), top_k = e.routing.top_k;
@@ -606,16 +644,10 @@ __device__ __forceinline__ void combine_tile(const WindowExperts& e, const Windo
     float value = NAN;
     if (plan.chosen[row * top_k] != kUnrouted) {
       value = inputs.residual;
+#pragma unroll 4
       for (int choice = 0; choice < top_k; ++choice) {
         const int slot = row * top_k + choice;
-        SegmentSum<1, 3> output;
-        for (int unit = 0; unit < units.units_per_item(); ++unit) {
-          float part[1] = {results[(unit * slots + slot) * kTileRows + at % kTileRows]};
-          output.add(unit, e.down.segment_tree != 0, part);
-        }
-        float total[1];
-        output.finish(units.units_per_item(), e.down.segment_tree != 0, total);
-        value = __fmaf_rn(plan.weights[slot], total[0], value);
+        value = __fmaf_rn(plan.weights[slot], slot_output(e, units.units_per_item(), slots, slot, at % kTileRows, results), value);
       }
       if (e.target.shared_output != nullptr) {
         value = __fmaf_rn(sigmoid(inputs.shared_gate), inputs.shared_output, value);
@@ -684,6 +716,7 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
     }
   }
   wait_copies<0>();
+  if (launch.gate_up && launch.down) leave_grid_barrier(launch.counters);
 }
 
 }  // namespace tensorfold::ops::cuda::experts
