@@ -7,7 +7,7 @@
 //
 // CUDA: a row belongs to T threads (128 up to a width of 1,024, 256 up to 3,072, 512 up to 8,192, then 1,024); thread t adds the
 // squares of elements 4·(t + j·T) .. + 3 for ascending j by fma; the 32 threads of a warp fold by butterfly 16, 8, 4, 2, 1, and
-// warps are added in ascending order.
+// warps are added in ascending order. The inverse root is rsqrt.approx of fma(sum, 1.0f / width, epsilon).
 #pragma once
 
 #include <cstdint>
