@@ -355,7 +355,14 @@ class CudaBackend final : public Backend {
   }
   void rms_norm(const RmsNormParams& params) override { cuda::rms_norm(context(), params); }
   void rms_norm_add(const RmsNormAddParams& params) override { cuda::rms_norm_add(context(), params); }
-  std::size_t kv_page_bytes(const KvGeometry& geometry) const override { return cuda::kv_page_bytes(geometry); }
+  std::size_t kv_page_bytes(const KvGeometry& geometry) const override {
+    if (geometry.head_dim % 8 != 0 || geometry.head_dim > 256) {
+      fail(ErrorCode::kUnsupported,
+           "The CUDA backend has no attention kernel for a head_dim of {} (multiples of 8 up to 256). Use --backend cpu.",
+           geometry.head_dim);
+    }
+    return cuda::kv_page_bytes(geometry);
+  }
   std::size_t kv_tree_bytes(const KvGeometry& geometry) const override { return cuda::kv_tree_bytes(geometry); }
   void attention_prepare(const AttentionPrepareParams& params) override { cuda::attention_prepare(context(), params); }
   void attention(const AttentionParams& params) override { cuda::attention(context(), params); }
