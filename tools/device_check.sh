@@ -4,7 +4,7 @@
 # anything failed.
 #   tools/device_check.sh                       builds what is missing in build/release
 #   tools/device_check.sh --binaries FOLDER     takes programs that were built elsewhere (test_ops_cuda, test_model_cuda,
-#                                               test_engine_cuda, tensorfold); what isn't there is left out
+#                                               tensorfold); what isn't there is left out
 #   --schedules N    of verify, for each checkpoint (20)
 #   --only PATTERN   rows of the table whose name matches (a shell pattern)
 set -uo pipefail
@@ -20,7 +20,7 @@ while [ $# -gt 0 ]; do
 done
 if [ -z "$binaries" ]; then
   cmake --preset release -DTENSORFOLD_CUDA=ON >/dev/null &&
-    cmake --build build/release -j"$(nproc)" --target test_ops_cuda test_model_cuda test_engine_cuda tensorfold || exit 1
+    cmake --build build/release -j"$(nproc)" --target test_ops_cuda test_model_cuda tensorfold || exit 1
   binaries=$PWD/build/release/bin
 fi
 export TENSORFOLD_SOURCE=$PWD
@@ -66,7 +66,7 @@ for suite in CudaPass PassBlock GraphCache Rows BlockConvolution CudaLinear Moe 
              GatedDelta TreeGatedDelta; do
   tests "$suite" test_ops_cuda "$suite.*"
 done
-tests "draws" test_engine_cuda "*"
+tests "draws" test_model_cuda "DeviceDraw.*"
 tests "memory" test_model_cuda "CudaMemory.*"
 tests "golden values" test_model_cuda "*Golden.*"
 tests "row counts and graphs" test_model_cuda "*Buckets.*"

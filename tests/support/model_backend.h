@@ -81,7 +81,7 @@ inline std::unique_ptr<ops::Backend> backend_under_test(int threads = 2, bool pl
 
 /// For fixtures of parametrised tests.
 template <typename Parameter>
-class BackendTest : public testing::TestWithParam<Parameter> {
+class BackendTest : public ::testing::TestWithParam<Parameter> {
  protected:
   void SetUp() override { TF_SKIP_WITHOUT_BACKEND(); }
 };

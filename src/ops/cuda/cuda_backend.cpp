@@ -185,10 +185,10 @@ class BackendContext final : public CudaContext {
     if (!options_.graphs || inputs.name.empty() || inputs.row_count > kCapturedRowsMax) return true;
     bool is_new = false;
     key_ = key_of(inputs);
-    entry_ = &graphs_.find(key_, is_new);
+    const GraphCache::Entry& entry = graphs_.find(key_, is_new);
     if (is_new) return true;  // runs once as it is: whatever grows on demand grows now
-    if (entry_->graph != nullptr) {
-      check(cudaGraphLaunch(entry_->graph, stream_), "launching a captured pass");
+    if (entry.graph != nullptr) {
+      check(cudaGraphLaunch(entry.graph, stream_), "launching a captured pass");
       return false;
     }
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a pass");
@@ -202,10 +202,18 @@ class BackendContext final : public CudaContext {
     if (state != State::kCapture) return;
     cudaGraph_t graph = nullptr;
     check(cudaStreamEndCapture(stream_, &graph), "capturing a pass");
-    const cudaError_t status = cudaGraphInstantiate(&entry_->graph, graph, 0);
+    cudaGraphExec_t runnable = nullptr;
+    cudaError_t status = cudaGraphInstantiate(&runnable, graph, 0);
+    if (status == cudaErrorMemoryAllocation) {  // the graphs that are kept are what can be given up for it
+      cudaGetLastError();
+      forget_graphs();
+      status = cudaGraphInstantiate(&runnable, graph, 0);
+    }
     cudaGraphDestroy(graph);
     check(status, "instantiating a captured pass");
-    check(cudaGraphLaunch(entry_->graph, stream_), "launching a captured pass");
+    bool is_new = false;
+    graphs_.find(key_, is_new).graph = runnable;
+    check(cudaGraphLaunch(runnable, stream_), "launching a captured pass");
   }
 
   /// What was captured is dropped, and the next pass of this kind runs uncaptured again.
@@ -278,8 +286,7 @@ class BackendContext final : public CudaContext {
   PassBlock block_, loose_block_;
   GraphCache graphs_;
   const PassInputs* inputs_ = nullptr;
-  std::string key_;                      // of the running pass; empty: it isn't captured
-  GraphCache::Entry* entry_ = nullptr;  // valid while the pass is captured: operations may drop others only before that
+  std::string key_;  // of the running pass; empty: it isn't captured
   State state_ = State::kNone;
   std::array<void*, kScratchKinds> scratch_{};
   std::array<std::size_t, kScratchKinds> scratch_bytes_{};
@@ -327,7 +334,14 @@ class CudaBackend final : public Backend {
   void synchronise() override { check(cudaStreamSynchronize(context().stream()), "running operations"); }
 
   std::int64_t row_bucket(std::int64_t rows) const override { return cuda::row_bucket(rows); }
-  bool begin_pass(const PassInputs& inputs) override { return context().begin_pass(inputs); }
+  bool begin_pass(const PassInputs& inputs) override {
+    try {
+      return context().begin_pass(inputs);
+    } catch (...) {
+      context().abandon_pass();
+      throw;
+    }
+  }
   void end_pass() override { context().end_pass(); }
   void abandon_pass() override { context().abandon_pass(); }
 
