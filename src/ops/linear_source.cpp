@@ -7,7 +7,7 @@
 #include "base/bf16.h"
 #include "base/error.h"
 #include "base/limits.h"
-#include "checkpoint/decode_blocks.h"
+#include "base/stored_numbers.h"
 
 namespace tensorfold::ops {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 template <int bits>
 void read_affine_packs(const std::uint8_t* row, std::int64_t columns, std::uint8_t* codes) {
   for (std::int64_t k = 0; k < columns; k += 8, row += bits) {
-    std::uint64_t pack = decode::load_pack<bits>(row);
+    std::uint64_t pack = load_eight_codes<bits>(row);
     if constexpr (bits == 4) {
       // Nibble i to byte i.
       pack = (pack | pack << 16) & 0x0000ffff0000ffffu;
@@ -225,7 +225,7 @@ void read_bf16(const WeightView& view, const std::byte* row, std::uint16_t* valu
     } else {
       std::uint16_t bits = 0;
       std::memcpy(&bits, row + 2 * k, sizeof bits);
-      value = view.format == WeightFormat::kF16 ? decode::from_half(bits) : to_float(Bf16{bits});
+      value = view.format == WeightFormat::kF16 ? half_to_float(bits) : to_float(Bf16{bits});
     }
     values[k] = to_bf16(value).bits;
   }

@@ -6,8 +6,8 @@
 
 #include "base/bf16.h"
 #include "base/error.h"
+#include "base/stored_numbers.h"
 #include "ops/cpu/linear.h"
-#include "ops/cpu/pack_half.h"
 #include "ops/cpu/pack_panel.h"
 
 namespace tensorfold::ops::cpu {

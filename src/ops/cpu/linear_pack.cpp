@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/stored_numbers.h"
 #include "ops/cpu/linear.h"
-#include "ops/cpu/pack_half.h"
 #include "ops/cpu/pack_panel.h"
 #include "ops/linear_source.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/bf16.h"
 #include "base/error.h"
-#include "checkpoint/decode_blocks.h"
+#include "base/stored_numbers.h"
 #include "ops/linear_source.h"
 
 namespace tensorfold::ops::cuda {
@@ -38,7 +38,7 @@ float scale_at(const WeightView& view, const std::byte* values, std::int64_t ind
   const std::byte* at = values + index * scale_bytes(view.scale_format);
   if (view.scale_format == WeightFormat::kF32) return load<float>(at);
   const auto bits = load<std::uint16_t>(at);
-  return view.scale_format == WeightFormat::kF16 ? decode::from_half(bits) : to_float(Bf16{bits});
+  return view.scale_format == WeightFormat::kF16 ? half_to_float(bits) : to_float(Bf16{bits});
 }
 
 // --- codes -----------------------------------------------------------------------------------------------------------
