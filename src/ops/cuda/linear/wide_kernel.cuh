@@ -245,7 +245,8 @@ __device__ __forceinline__ void sum_segment(const WideParameters& p, const Ring<
     const std::uint64_t tile = hopper::tile_descriptor(stage);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // Values as they are go straight into the registers of a set, so that they are read only once it is free.
+      // Values as they are go straight into the registers of a set, which ptxas takes for free too early: they are read only
+      // once it is (tools/check_sass.py looks for what ptxas does with the others).
       constexpr bool kDirect = F::kArithmetic == WeightArithmetic::kValues;
       HalfCodes<F> codes;
       if constexpr (!kDirect) codes = load_codes<F>(SharedBlock{stage + my_block}, half, me.lane);

@@ -276,9 +276,14 @@ __device__ __forceinline__ void multiply_segment(const GroupedLaunch& launch, St
     const SharedBlock weights{stage + 2 * tile_bytes + tile * part.block_bytes};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const HalfCodes<F> codes = load_codes<F>(weights, half, lane);
+      // Values as they are become the fragment without an instruction between: loaded earlier, they would land in registers
+      // that a running wgmma still reads (ptxas takes those for free).
+      constexpr bool kDirect = F::kArithmetic == WeightArithmetic::kValues;
+      HalfCodes<F> codes;
+      if constexpr (!kDirect) codes = load_codes<F>(weights, half, lane);
       const HalfScales<F> scales = load_scales<F>(weights, part, half, lane);
       wgmma_wait<1>();
+      if constexpr (kDirect) codes = load_codes<F>(weights, half, lane);
       if (half == 1 && read >= 0) reader.release(read);
       std::uint32_t a[4][4];
       fragment<F, 0>(codes, scales, a[0]);
