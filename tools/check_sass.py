@@ -6,7 +6,7 @@
    load a fragment only after the wait for its registers' last reader; this checks that the compiler kept to it.
 2. LDGSTS (cp.async) with an address of register plus uniform register, which the GPU refuses as an illegal instruction.
 
-    tools/check_sass.py [--cuobjdump PATH] OBJECT...      exit status 1 when something is found
+    tools/check_sass.py [--cuobjdump PATH] OBJECT...      exit status 1 when something is found, or no kernel at all
 """
 
 import argparse
@@ -89,7 +89,7 @@ def check(path, cuobjdump):
                 defects += 1
                 print(f"{path}: {name}: {address:#x} {operation} {operands} can't run")
     print(f"{path}: {kernels} kernels, {defects} defects")
-    return defects
+    return kernels, defects
 
 
 def main():
@@ -97,7 +97,8 @@ def main():
     arguments.add_argument("--cuobjdump", default="cuobjdump")
     arguments.add_argument("objects", nargs="+", metavar="OBJECT")
     options = arguments.parse_args()
-    return 1 if sum([check(path, options.cuobjdump) for path in options.objects]) else 0
+    kernels, defects = map(sum, zip(*(check(path, options.cuobjdump) for path in options.objects)))
+    return 1 if defects or kernels == 0 else 0
 
 
 if __name__ == "__main__":

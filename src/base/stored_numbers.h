@@ -1,4 +1,4 @@
-// Numbers as checkpoints store them: IEEE halves, and codes of a few bits in packs of eight. In `base` because the room that reads
+// Numbers as checkpoints store them: IEEE halves, codes of a few bits in packs of eight, the packed scales of K-quants. In `base` because the room that reads
 // checkpoints decodes them and the backends, which may not include that room, pack from them. Force-inlined: files that are
 // compiled for several instruction sets include this, and none may leave a copy that replaces another's.
 #pragma once
@@ -39,6 +39,18 @@ static inline __attribute__((always_inline)) std::uint64_t load_eight_codes(cons
     return load_unaligned<std::uint32_t>(data) | static_cast<std::uint64_t>(load_unaligned<std::uint16_t>(data + 4)) << 32;
   }
   if constexpr (bits == 8) return load_unaligned<std::uint64_t>(data);
+}
+
+/// The 6-bit scale and minimum of sub-block j of a Q4_K or Q5_K block (formats.md section 14).
+static inline __attribute__((always_inline)) void load_k_scale(const std::uint8_t* packed, int j, std::uint32_t* scale,
+                                                                std::uint32_t* minimum) {
+  if (j < 4) {
+    *scale = packed[j] & 63u;
+    *minimum = packed[j + 4] & 63u;
+  } else {
+    *scale = (packed[j + 4] & 15u) | ((packed[j - 4] >> 6) << 4);
+    *minimum = static_cast<std::uint32_t>(packed[j + 4] >> 4) | ((packed[j] >> 6) << 4);
+  }
 }
 
 }  // namespace tensorfold

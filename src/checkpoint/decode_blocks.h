@@ -144,17 +144,6 @@ TF_DECODE void q8_0_block(const std::uint8_t* data, float* out) {
 
 // --- GGUF superblocks of 256 -----------------------------------------------------------------------------------------
 
-// The 6-bit scale and minimum of sub-block j (formats.md section 14).
-TF_DECODE void k_scale(const std::uint8_t* packed, int j, std::uint32_t* scale, std::uint32_t* minimum) {
-  if (j < 4) {
-    *scale = packed[j] & 63u;
-    *minimum = packed[j + 4] & 63u;
-  } else {
-    *scale = (packed[j + 4] & 15u) | ((packed[j - 4] >> 6) << 4);
-    *minimum = static_cast<std::uint32_t>(packed[j + 4] >> 4) | ((packed[j] >> 6) << 4);
-  }
-}
-
 // Q4_K, and Q5_K whose fifth bits lie in front of the nibbles: bit j of high[i] belongs to element i of sub-block j.
 template <bool five_bits>
 TF_DECODE void q45_k_block(const std::uint8_t* data, float* out) {
@@ -163,7 +152,7 @@ TF_DECODE void q45_k_block(const std::uint8_t* data, float* out) {
   const std::uint8_t* low = five_bits ? data + 48 : data + 16;
   for (int j = 0; j < 8; ++j) {
     std::uint32_t scale = 0, minimum = 0;
-    k_scale(data + 4, j, &scale, &minimum);
+    load_k_scale(data + 4, j, &scale, &minimum);
     std::uint8_t codes[32];
     for (int i = 0; i < 32; ++i) {
       codes[i] = static_cast<std::uint8_t>((low[j / 2 * 32 + i] >> (j % 2 * 4)) & 15u);

@@ -173,7 +173,7 @@ void pack_gguf_scales(const PackedPart& part, WeightFormat format, const std::ui
       case WeightFormat::kQ5_K:
         for (int sub = 0; sub < 8; ++sub) {
           std::uint32_t scale = 0, minimum = 0;
-          decode::k_scale(stored + 4, sub, &scale, &minimum);
+          load_k_scale(stored + 4, sub, &scale, &minimum);
           std::uint8_t* to = block + sub / 4 * part.block_bytes + g * 16 + sub % 4 * 4 + high * 2;
           to[0] = static_cast<std::uint8_t>(scale);
           to[1] = static_cast<std::uint8_t>(minimum);
