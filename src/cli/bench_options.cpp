@@ -118,6 +118,7 @@ BenchOptions bench_options(const Arguments& arguments) {
   read_number(arguments, "--peak-gbps", options.peak_bytes_per_second);
   options.peak_bytes_per_second *= 1e9;
   options.json = arguments.has("--json");
+  options.output = arguments.text("--output").value_or("");
   return options;
 }
 

@@ -37,6 +37,7 @@ struct BenchOptions {
   double peak_bytes_per_second = 0.0;  // 0: not given
   std::uint64_t seed = 1;
   bool json = false;
+  std::string output;  // file for the JSON report; "": none
 
   bool wants(BenchPart part) const { return parts.count(part) > 0; }
   /// "synthetic:qwen3-0.6b" or the path.

@@ -1,10 +1,16 @@
 // See machine.h.
 #include "cli/machine.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <thread>
+
+#ifdef TENSORFOLD_HAS_CUDA
+#include "ops/cuda/cuda_backend.h"
+#endif
 
 namespace tensorfold::cli {
 namespace {
@@ -29,6 +35,22 @@ Machine this_machine() {
   machine.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   machine.memory_bytes = std::strtoull(value_in("/proc/meminfo", "MemTotal").c_str(), nullptr, 10) * 1024;
   return machine;
+}
+
+std::string gpu_name([[maybe_unused]] int device) {
+#ifdef TENSORFOLD_HAS_CUDA
+  std::string reason;
+  for (const ops::CudaDevice& each : ops::cuda_devices(reason)) {
+    if (each.index == device) return each.name;
+  }
+#endif
+  return "";
+}
+
+std::uint64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
 
 }  // namespace tensorfold::cli
