@@ -52,7 +52,7 @@ DirectContext::DirectContext() {
   facts_.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
   use_hopper_paths(true);
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
-  ring_ = allocate<std::byte>(kRingBytes);
+  ring_ = cuda::allocate<std::byte>(kRingBytes);
 }
 
 void* DirectContext::scratch(Scratch kind, std::size_t bytes) {
@@ -60,7 +60,7 @@ void* DirectContext::scratch(Scratch kind, std::size_t bytes) {
   if (bytes > bytes_[index]) {
     check(cudaStreamSynchronize(stream_), "growing scratch memory");
     if (memory_[index] != nullptr) cudaFree(memory_[index]);
-    memory_[index] = allocate<std::byte>(bytes);
+    memory_[index] = cuda::allocate<std::byte>(bytes);
     check(cudaMemset(memory_[index], kind == Scratch::kCounters ? 0 : 0xff, bytes), "poisoning scratch memory");
     bytes_[index] = bytes;
   }
@@ -114,9 +114,9 @@ World::World(DirectContext& context, const AttentionShape& shape, int lanes, int
   tree_bytes_ = kv_tree_bytes({shape.kv_heads, shape.head_dim}) + 64;
   const int per_lane = length / kTileKeys + 1;
   const auto count = static_cast<std::size_t>(lanes) * static_cast<std::size_t>(per_lane) + 1;
-  pages_ = allocate<std::byte>(count * page_bytes_);
+  pages_ = cuda::allocate<std::byte>(count * page_bytes_);
   check(cudaMemset(pages_, 0xff, count * page_bytes_), "poisoning pages");
-  trees_ = allocate<std::byte>(static_cast<std::size_t>(lanes + 1) * tree_bytes_);
+  trees_ = cuda::allocate<std::byte>(static_cast<std::size_t>(lanes + 1) * tree_bytes_);
   check(cudaMemset(trees_, 0xff, static_cast<std::size_t>(lanes + 1) * tree_bytes_), "poisoning trees");
   std::vector<std::int32_t> order(count - 1);
   std::iota(order.begin(), order.end(), 1);

@@ -2,7 +2,7 @@
 // passes (prompts: uncaptured), every layer with slots of its own, so that states come from memory. Their numbers and bits
 // are the tests' (tests/ops: rows, gated_delta, tree_gated_delta on the GPU).
 //
-//   cuda_rows          microseconds an operation
+//   cuda_rows [PART]   microseconds an operation, of the lines whose name contains PART ("27B lanes 64")
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -72,7 +72,14 @@ struct DeltaCase {
   bool tree = false;
 };
 
-void time_delta(Bench& bench, const char* model, const GatedDeltaGeometry& g, const DeltaCase& c) {
+bool is_wanted(const std::string& name, const std::string& part) {
+  return name.find(part) != std::string::npos;
+}
+
+void time_delta(Bench& bench, const std::string& part, const char* model, const GatedDeltaGeometry& g, const DeltaCase& c) {
+  const std::string name = std::string(model) + " lanes " + std::to_string(c.lanes) + " rows " + std::to_string(c.rows) +
+                           (c.tree ? " tree" : "") + " replays " + std::to_string(c.replays);
+  if (!is_wanted(name, part)) return;
   Backend& backend = bench.backend();
   const int layers = c.lanes * c.rows >= 2048 ? 4 : c.lanes >= 64 ? 6 : c.lanes >= 8 ? 24 : 48;
   const std::int64_t rows = static_cast<std::int64_t>(c.lanes) * c.rows, values = static_cast<std::int64_t>(g.v_heads) * g.v_dim;
@@ -121,14 +128,14 @@ void time_delta(Bench& bench, const char* model, const GatedDeltaGeometry& g, co
     }
   }) / layers;
   const double bytes = static_cast<double>(c.lanes) * static_cast<double>(backend.gated_delta_state_bytes(g)) * 2;
-  std::printf("%-8s lanes %2d rows %4d%s replays %2d: %8.2f us  (states: floor %.1f us, %.2f TB/s)  %.0f ns a row\n", model, c.lanes,
-              c.rows, c.tree ? " tree" : "", c.replays, us, bytes / kMemoryBytesPerMicrosecond, bytes / us / 1e6,
-              us * 1000 / static_cast<double>(rows));
+  std::printf("%-38s %9.2f us  (states: floor %.1f us, %.2f TB/s)  %.0f ns a row\n", name.c_str(), us,
+              bytes / kMemoryBytesPerMicrosecond, bytes / us / 1e6, us * 1000 / static_cast<double>(rows));
   std::fflush(stdout);
   bench.release();
 }
 
-void time_rows(Bench& bench, std::int64_t rows) {
+void time_rows(Bench& bench, const std::string& part, std::int64_t rows) {
+  if (!is_wanted("norm rows " + std::to_string(rows), part)) return;
   constexpr std::int64_t kWidth = 5120, kWide = 17408, kTimes = 64;
   Backend& backend = bench.backend();
   float* x = bench.random(rows * kWidth);
@@ -161,30 +168,30 @@ void time_rows(Bench& bench, std::int64_t rows) {
   bench.release();
 }
 
-int run() {
+int run(const std::string& part) {
   Bench bench;
   const GatedDeltaGeometry dense{16, 48, 128, 128, 4}, sparse{16, 32, 128, 128, 4};
   for (const auto& [model, geometry] : {std::pair{"27B", dense}, std::pair{"35B-A3B", sparse}}) {
     for (const int lanes : {1, 8, 64}) {
-      time_delta(bench, model, geometry, {lanes, 1, false, 1});
-      time_delta(bench, model, geometry, {lanes, 1, true, 0});
-      if (lanes <= 8) time_delta(bench, model, geometry, {lanes, 16, false, 4});
+      time_delta(bench, part, model, geometry, {lanes, 1, false, 1});
+      time_delta(bench, part, model, geometry, {lanes, 1, true, 0});
+      if (lanes <= 8) time_delta(bench, part, model, geometry, {lanes, 16, false, 4});
     }
-    time_delta(bench, model, geometry, {1, 16, false, 4, true});
-    time_delta(bench, model, geometry, {1, 2048, true, 0});
-    time_delta(bench, model, geometry, {1, 8192, true, 0});
-    time_delta(bench, model, geometry, {4, 2048, true, 0});
+    time_delta(bench, part, model, geometry, {1, 16, false, 4, true});
+    time_delta(bench, part, model, geometry, {1, 2048, true, 0});
+    time_delta(bench, part, model, geometry, {1, 8192, true, 0});
+    time_delta(bench, part, model, geometry, {4, 2048, true, 0});
   }
-  for (const int rows : {1, 8, 64, 2048}) time_rows(bench, rows);
+  for (const int rows : {1, 8, 64, 2048}) time_rows(bench, part, rows);
   return 0;
 }
 
 }  // namespace
 }  // namespace tensorfold::ops
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    return tensorfold::ops::run();
+    return tensorfold::ops::run(argc > 1 ? argv[1] : "");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

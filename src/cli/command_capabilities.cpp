@@ -1,11 +1,14 @@
 // `tensorfold capabilities --json`: what this build serves, for programs (api.md 1.3), from the same tables that
 // parsing and loading use.
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "model/families/family.h"
+#include "serve/backend_choice.h"
 
 namespace tensorfold::cli {
 namespace {
@@ -30,6 +33,19 @@ Json family_formats() {
   return families;
 }
 
+Json gpu_list() {
+  Json list = Json::array();
+  std::string reason;
+  for (const ops::CudaDevice& gpu : gpus(reason)) {
+    list.push_back({{"index", gpu.index},
+                    {"name", gpu.name},
+                    {"compute_capability", fmt::format("{}.{}", gpu.compute_capability / 10, gpu.compute_capability % 10)},
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"usable", gpu.unusable.empty()}});
+  }
+  return list;
+}
+
 }  // namespace
 
 const char* version() {
@@ -45,11 +61,13 @@ int run_capabilities(const std::vector<std::string>& words) {
                          {"engine", "cpp"},
                          {"version", version()},
                          {"chip", nullptr},
-                         {"backends", {"cpu", "reference"}},
+                         {"backends", backend_names()},
+                         {"gpus", gpu_list()},
                          {"families", family_formats()},
                          {"serve", {{"flags", flags_of(kServe)}}},
                          {"bench", {{"flags", flags_of(kBench)}}},
-                         {"env", {"TENSORFOLD_API_KEY", "TENSORFOLD_CPU_PATH", "HF_HOME", "HF_HUB_CACHE"}}};
+                         {"env", {"TENSORFOLD_API_KEY", "TENSORFOLD_CPU_PATH", "TENSORFOLD_GPU_MEMORY_GIB", "TENSORFOLD_NO_GRAPHS",
+                           "TENSORFOLD_CUDA_PATH", "HF_HOME", "HF_HUB_CACHE"}}};
   std::printf("%s\n", document.dump().c_str());
   return 0;
 }

@@ -197,8 +197,9 @@ std::vector<Flag> make_table() {
        0.00390625,
        8},
       {"--recall-read-only", FlagKind::kSwitch, kServe, "", "draft from what is there, add nothing; implies --recall"},
-      {"--backend", FlagKind::kChoice, kComputing, "NAME", "what computes; auto: a GPU where there is one (auto)", {"auto", "cpu", "cuda", "reference"}},
-      {"--device", FlagKind::kInteger, kComputing, "N", "GPU to use (0)", {}, 0, 63},
+      {"--backend", FlagKind::kChoice, kComputing | kInfo, "NAME", "what computes; auto: the GPU where there is one (auto)",
+       {"auto", "cpu", "cuda", "reference"}},
+      {"--device", FlagKind::kInteger, kComputing | kInfo, "N", "GPU to use (the first that can be used)", {}, 0, 255},
       {"--rounding",
        FlagKind::kChoice,
        kComputing,
@@ -481,7 +482,7 @@ std::string usage_line(Command command) {
     case kInfo:
       break;
   }
-  return "usage: tensorfold info MODEL";
+  return "usage: tensorfold info MODEL [flags]";
 }
 
 constexpr const char* kBenchText = R"(

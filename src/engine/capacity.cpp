@@ -144,6 +144,19 @@ std::uint64_t prefix_bytes(const EngineOptions& options, std::uint64_t lane_byte
   return wanted;
 }
 
+/// States of kept prefixes lie in host memory: where the budget is ours to choose they take nothing of a GPU's share, and are
+/// bounded by what the host has.
+PrefixBudget prefix_budget(const ModelFacts& facts, const EngineOptions& options, std::uint64_t bytes,
+                           MemoryAvailable available) {
+  const PrefixBudget budget = plan_prefix_budget(facts.groups, bytes);
+  if (available.is_shared || options.prompt_cache_bytes >= 0 || budget.snapshot_bytes == 0) return budget;
+  const double in_host_share = static_cast<double>(budget.snapshot_bytes) / static_cast<double>(budget.bytes);
+  const double host = static_cast<double>(host_memory_available()) / 4.0;
+  const double gpu = static_cast<double>(bytes);
+  const double whole = std::min(host / in_host_share, in_host_share < 1.0 ? gpu / (1.0 - in_host_share) : gpu);
+  return plan_prefix_budget(facts.groups, static_cast<std::uint64_t>(whole));
+}
+
 }  // namespace
 
 std::uint64_t lane_bytes(const ModelFacts& facts, std::int32_t context, std::int32_t pass_rows) {
@@ -187,7 +200,7 @@ Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, Me
   }
   capacity.cache_bytes = total_bytes(facts, capacity.lanes, capacity.context, rows);
   capacity.prefix_budget =
-      plan_prefix_budget(facts.groups, prefix_bytes(options, capacity.cache_bytes, available));
+      prefix_budget(facts, options, prefix_bytes(options, capacity.cache_bytes, available), available);
   for (std::size_t g = 0; g < facts.groups.size(); ++g) {
     const std::int64_t pages =
         1 + capacity.prefix_budget.page_counts[g] +

@@ -46,7 +46,7 @@ struct Executor::Pass {
   bool needs_logits = false;        // on the host: for a row that isn't drawn where its logits lie
   // Each list is padded with its last row to a bucket; this many are meant.
   std::size_t logits_count = 0, hidden_count = 0, tapped_count = 0;
-  std::int64_t row_count = 0;  // layers.rows, padded; tokens and positions beyond are zero and belong to no lane
+  std::int64_t token_rows = 0;  // layers.rows is padded: tokens and positions beyond this are zero and belong to no lane
 };
 
 Executor::~Executor() = default;
@@ -311,23 +311,23 @@ Executor::Pass Executor::prepare(const RoundPlan& plan) {
 }
 
 void Executor::pad(Pass& pass) const {
-  const std::int64_t rows = pass.layers.rows;
-  pass.row_count = backend_->row_bucket(rows);
-  TF_ASSERT(pass.row_count >= rows && pass.row_count <= facts_.pass_rows_max);
-  pass.tokens.resize(static_cast<std::size_t>(pass.row_count), 0);
-  pass.layers.rope_positions.resize(static_cast<std::size_t>(pass.row_count), 0);
+  pass.token_rows = pass.layers.rows;
+  pass.layers.rows = backend_->row_bucket(pass.token_rows);
+  TF_ASSERT(pass.layers.rows >= pass.token_rows && pass.layers.rows <= facts_.pass_rows_max);
+  pass.tokens.resize(static_cast<std::size_t>(pass.layers.rows), 0);
+  pass.layers.rope_positions.resize(static_cast<std::size_t>(pass.layers.rows), 0);
   for (auto* list : {&pass.logits_rows, &pass.hidden_rows, &pass.tapped_rows}) {
     if (list->empty()) continue;
     const std::int64_t bucket = backend_->row_bucket(static_cast<std::int64_t>(list->size()));
-    list->resize(static_cast<std::size_t>(std::min(bucket, pass.row_count)), list->back());
+    list->resize(static_cast<std::size_t>(std::min(bucket, pass.layers.rows)), list->back());
   }
   pass.draws.resize(pass.logits_rows.size());
 }
 
 ops::PassInputs Executor::inputs_of(const Pass& pass) const {
   ops::PassInputs inputs;
-  inputs.rows = pass.layers.rows;
-  inputs.row_count = pass.row_count;
+  inputs.rows = pass.token_rows;
+  inputs.row_count = pass.layers.rows;
   for (std::size_t group = 0; group < facts_.groups.size(); ++group) {
     inputs.lanes.push_back({pass.layers.spans[group], facts_.groups[group].window});
   }
@@ -381,8 +381,7 @@ void Executor::keep_taps(std::int32_t layer, const Pass& pass) {
 }
 
 void Executor::run_operations(const Pass& pass) {
-  LayerRows layers = pass.layers;
-  layers.rows = pass.row_count;
+  const LayerRows& layers = pass.layers;  // announced by address: no copies
   const std::int64_t hidden = description_.hidden_size;
   backend_->embed(
       {weights_.embedding.get(), pass.tokens.data(), layers.rows, description_.embedding_scale, runner_->residual()});
@@ -391,15 +390,15 @@ void Executor::run_operations(const Pass& pass) {
     LayerRunner::OnExperts on_experts;
     if (observer_.on_experts) {
       on_experts = [&](const std::int32_t* experts, std::int64_t count, std::int32_t top_k) {
-        observer_.on_experts(layer, experts, count, top_k);
+        observer_.on_experts(layer, experts, std::min(count, pass.token_rows), top_k);
       };
     }
     runner_->run(description_.layers[index], weights_.layers[index], layer_caches_[index], layers, on_experts);
     if (!pass.tapped_rows.empty()) keep_taps(layer, pass);
     if (!observer_.on_layer) continue;
-    std::vector<float> residual(static_cast<std::size_t>(pass.layers.rows * hidden));
+    std::vector<float> residual(static_cast<std::size_t>(pass.token_rows * hidden));
     backend_->copy_to_host(residual.data(), runner_->residual(), residual.size() * sizeof(float));
-    observer_.on_layer(layer, residual.data(), pass.layers.rows);
+    observer_.on_layer(layer, residual.data(), pass.token_rows);
   }
   ops::RmsNormParams norm{runner_->residual(), hidden, weights_.final_norm, description_.final_norm.epsilon,
                           static_cast<std::int64_t>(pass.hidden_rows.size()), hidden, nullptr,

@@ -2,7 +2,6 @@
 #include "serve/load_served_model.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <array>
 #include <chrono>
 #include <fstream>
@@ -12,11 +11,6 @@
 #include "base/limits.h"
 #include "hub/resolve.h"
 #include "model/load.h"
-#include "ops/cpu/cpu_backend.h"
-#ifdef TENSORFOLD_HAS_CUDA
-#include "ops/cuda/cuda_backend.h"
-#endif
-#include "ops/reference/reference_backend.h"
 #include "serve/api_error.h"
 #include "serve/gguf_vocabulary.h"
 #include "serve/reply_text.h"
@@ -111,35 +105,7 @@ std::vector<std::string> public_names(const ServedModelOptions& options) {
   return names;
 }
 
-#ifdef TENSORFOLD_HAS_CUDA
-bool has_usable_gpu(int device) {
-  std::string reason;
-  for (const ops::CudaDevice& each : ops::cuda_devices(reason)) {
-    if (each.index == device) return each.unusable.empty();
-  }
-  return false;
-}
-#endif
-
 }  // namespace
-
-std::unique_ptr<ops::Backend> make_backend(const ServedModelOptions& options) {
-#ifdef TENSORFOLD_HAS_CUDA
-  if (options.backend == "cuda" || (options.backend == "auto" && has_usable_gpu(options.device))) {
-    return ops::make_cuda_backend({.device = options.device, .graphs = std::getenv("TENSORFOLD_NO_GRAPHS") == nullptr});
-  }
-#else
-  if (options.backend == "cuda") {
-    fail(ErrorCode::kUnsupported,
-         "This binary was built without the CUDA backend. Build it where nvcc is on PATH, or use --backend cpu.");
-  }
-#endif
-  if (options.backend == "reference") {
-    const auto rounding = options.rounding == "backend" ? ops::Rounding::kBackend : ops::Rounding::kNone;
-    return ops::make_reference_backend(rounding, std::max(options.threads, 1));
-  }
-  return ops::make_cpu_backend({.threads = options.threads, .path = ""});
-}
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const Checkpoint& checkpoint) {
   if (checkpoint.container() == Container::kGguf) return Tokenizer::from_gguf(gguf_vocabulary(checkpoint));

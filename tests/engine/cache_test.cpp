@@ -122,6 +122,31 @@ TEST(Capacity, ExplicitValuesAreHonouredOrRefusedWithAdvice) {
   EXPECT_THROW(plan_capacity(facts, options_of(0, 0, 1 << 20), {}), Error);  // not even one page
 }
 
+TEST(Capacity, AGpusMemoryIsPlannedAlmostWhole) {
+  constexpr std::uint64_t kMemory = 4ull << 30;
+  const ModelFacts facts = facts_of(131072, 1 << 20);
+  const Capacity automatic = plan_capacity(facts, options_of(0, 0, 0), {kMemory, false});
+  EXPECT_EQ(automatic.lanes, 8);
+  EXPECT_GT(automatic.cache_bytes, kMemory / 3 * 2);
+  EXPECT_LE(automatic.cache_bytes, kMemory / 4 * 3);
+  // Pages of kept prefixes take their share of the rest; their states lie on the host.
+  const std::uint64_t kept = automatic.prefix_budget.bytes - automatic.prefix_budget.snapshot_bytes;
+  EXPECT_GT(kept, kMemory / 16);
+  EXPECT_LE(automatic.cache_bytes + kept, kMemory);
+
+  const Capacity explicit_values = plan_capacity(facts, options_of(1, 131072, 0), {kMemory, false});
+  EXPECT_EQ(explicit_values.context, 131072);  // more than half of it
+  EXPECT_LE(explicit_values.cache_bytes, kMemory);
+  try {
+    plan_capacity(facts, options_of(2, 131072, 0), {kMemory, false});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+    EXPECT_NE(std::string(error.what()).find("the GPU leaves it"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("--parallel 1"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Capacity, SizesThatOverflowAreRefused) {
   ModelFacts facts = facts_of(1 << 22, 1ull << 60);
   EXPECT_THROW(plan_capacity(facts, options_of(8, 1 << 22, 1ull << 62), {}), Error);

@@ -26,7 +26,10 @@ TEST_F(GatedDelta, IsCloseToTheReference) {
       for (const std::string& path : available_paths()) {
         Harness actual(backend_under_test(2, path), geometry, 1, 70, sigmoid_gate);
         actual.pass({{0, 70}});
-        EXPECT_TRUE(close_to(actual.all(), expected.all(), 1.0f, 1e-4f)) << geometry.k_dim << " on " << path;
+        // CUDA rounds q and k to bf16 (gated_delta.h), which the reference leaves as they are.
+        const bool is_close = kTestsCuda ? close_to(actual.all(), expected.all(), 4.0f, 4e-3f)
+                                         : close_to(actual.all(), expected.all(), 1.0f, 1e-4f);
+        EXPECT_TRUE(is_close) << geometry.k_dim << " on " << path;
       }
     }
   }

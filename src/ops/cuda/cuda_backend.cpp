@@ -4,7 +4,10 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <cctype>
+#include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
@@ -182,10 +185,10 @@ class BackendContext final : public CudaContext {
     if (!options_.graphs || inputs.name.empty() || inputs.row_count > kCapturedRowsMax) return true;
     bool is_new = false;
     key_ = key_of(inputs);
-    entry_ = &graphs_.find(key_, is_new);
+    const GraphCache::Entry& entry = graphs_.find(key_, is_new);
     if (is_new) return true;  // runs once as it is: whatever grows on demand grows now
-    if (entry_->graph != nullptr) {
-      check(cudaGraphLaunch(entry_->graph, stream_), "launching a captured pass");
+    if (entry.graph != nullptr) {
+      check(cudaGraphLaunch(entry.graph, stream_), "launching a captured pass");
       return false;
     }
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a pass");
@@ -199,10 +202,18 @@ class BackendContext final : public CudaContext {
     if (state != State::kCapture) return;
     cudaGraph_t graph = nullptr;
     check(cudaStreamEndCapture(stream_, &graph), "capturing a pass");
-    const cudaError_t status = cudaGraphInstantiate(&entry_->graph, graph, 0);
+    cudaGraphExec_t runnable = nullptr;
+    cudaError_t status = cudaGraphInstantiate(&runnable, graph, 0);
+    if (status == cudaErrorMemoryAllocation) {  // the graphs that are kept are what can be given up for it
+      cudaGetLastError();
+      forget_graphs();
+      status = cudaGraphInstantiate(&runnable, graph, 0);
+    }
     cudaGraphDestroy(graph);
     check(status, "instantiating a captured pass");
-    check(cudaGraphLaunch(entry_->graph, stream_), "launching a captured pass");
+    bool is_new = false;
+    graphs_.find(key_, is_new).graph = runnable;
+    check(cudaGraphLaunch(runnable, stream_), "launching a captured pass");
   }
 
   /// What was captured is dropped, and the next pass of this kind runs uncaptured again.
@@ -275,8 +286,7 @@ class BackendContext final : public CudaContext {
   PassBlock block_, loose_block_;
   GraphCache graphs_;
   const PassInputs* inputs_ = nullptr;
-  std::string key_;                      // of the running pass; empty: it isn't captured
-  GraphCache::Entry* entry_ = nullptr;  // valid while the pass is captured: operations may drop others only before that
+  std::string key_;  // of the running pass; empty: it isn't captured
   State state_ = State::kNone;
   std::array<void*, kScratchKinds> scratch_{};
   std::array<std::size_t, kScratchKinds> scratch_bytes_{};
@@ -293,79 +303,121 @@ class CudaBackend final : public Backend {
     info_.host_memory = options.pinned_buffers;
     info_.pass_rows_max = kPassRowsMax;
   }
-  ~CudaBackend() override { synchronise(); }
+  ~CudaBackend() override { cudaStreamSynchronize(context().stream()); }
 
   const BackendInfo& info() const override { return info_; }
   std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose) override {
-    return context_.memory().allocate(options_.pinned_buffers ? MemoryPlace::kPinnedHost : MemoryPlace::kDevice, bytes,
+    return context().memory().allocate(options_.pinned_buffers ? MemoryPlace::kPinnedHost : MemoryPlace::kDevice, bytes,
                                       purpose);
   }
   std::unique_ptr<Buffer> allocate_host(std::size_t bytes, const char* purpose) override {
-    return context_.memory().allocate(MemoryPlace::kPinnedHost, bytes, purpose);
+    return context().memory().allocate(MemoryPlace::kPinnedHost, bytes, purpose);
   }
-  MemoryAvailable memory_available() const override { return {context_.memory().available(), false}; }
+  MemoryAvailable memory_available() const override { return {context().memory().available(), false}; }
   void copy_to_backend(void* destination, const void* source, std::size_t bytes) override {
     if (bytes == 0) return;
-    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context_.stream()), "copying to the GPU");
+    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context().stream()), "copying to the GPU");
   }
   void copy_to_host(void* destination, const void* source, std::size_t bytes) override {
     if (bytes == 0) return;
-    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context_.stream()), "copying from the GPU");
+    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context().stream()), "copying from the GPU");
     synchronise();
   }
   void queue_copy_to_host(void* destination, const void* source, std::size_t bytes) override {
     if (bytes == 0) return;
-    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context_.stream()), "copying from the GPU");
+    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context().stream()), "copying from the GPU");
   }
   void zero(void* destination, std::size_t bytes) override {
     if (bytes == 0) return;
-    check(cudaMemsetAsync(destination, 0, bytes, context_.stream()), "clearing memory");
+    check(cudaMemsetAsync(destination, 0, bytes, context().stream()), "clearing memory");
   }
-  void synchronise() override { check(cudaStreamSynchronize(context_.stream()), "running operations"); }
+  void synchronise() override { check(cudaStreamSynchronize(context().stream()), "running operations"); }
 
   std::int64_t row_bucket(std::int64_t rows) const override { return cuda::row_bucket(rows); }
-  bool begin_pass(const PassInputs& inputs) override { return context_.begin_pass(inputs); }
-  void end_pass() override { context_.end_pass(); }
-  void abandon_pass() override { context_.abandon_pass(); }
+  bool begin_pass(const PassInputs& inputs) override {
+    try {
+      return context().begin_pass(inputs);
+    } catch (...) {
+      context().abandon_pass();
+      throw;
+    }
+  }
+  void end_pass() override { context().end_pass(); }
+  void abandon_pass() override { context().abandon_pass(); }
 
   std::unique_ptr<Linear> load_linear(const LinearSource& source) override {
-    return cuda::load_linear(context_, source);
+    return cuda::load_linear(context(), source);
   }
-  void linear(const LinearParams& params) override { cuda::linear(context_, params); }
-  void embed(const EmbedParams& params) override { cuda::embed(context_, params); }
+  void linear(const LinearParams& params) override { cuda::linear(context(), params); }
+  void embed(const EmbedParams& params) override { cuda::embed(context(), params); }
   bool gated_linear(const GatedLinearParams& params) override {
-    return cuda::gated_linear(context_, *params.weight, params.x, params.rows, params.kind, params.out);
+    return cuda::gated_linear(context(), *params.weight, params.x, params.rows, params.kind, params.out);
   }
-  void rms_norm(const RmsNormParams& params) override { cuda::rms_norm(context_, params); }
-  void rms_norm_add(const RmsNormAddParams& params) override { cuda::rms_norm_add(context_, params); }
-  std::size_t kv_page_bytes(const KvGeometry& geometry) const override { return cuda::kv_page_bytes(geometry); }
+  void rms_norm(const RmsNormParams& params) override { cuda::rms_norm(context(), params); }
+  void rms_norm_add(const RmsNormAddParams& params) override { cuda::rms_norm_add(context(), params); }
+  std::size_t kv_page_bytes(const KvGeometry& geometry) const override {
+    if (geometry.head_dim % 8 != 0 || geometry.head_dim > 256) {
+      fail(ErrorCode::kUnsupported,
+           "The CUDA backend has no attention kernel for a head_dim of {} (multiples of 8 up to 256). Use --backend cpu.",
+           geometry.head_dim);
+    }
+    return cuda::kv_page_bytes(geometry);
+  }
   std::size_t kv_tree_bytes(const KvGeometry& geometry) const override { return cuda::kv_tree_bytes(geometry); }
-  void attention_prepare(const AttentionPrepareParams& params) override { cuda::attention_prepare(context_, params); }
-  void attention(const AttentionParams& params) override { cuda::attention(context_, params); }
-  void attention_replay(const AttentionReplayParams& params) override { cuda::attention_replay(context_, params); }
-  void gated_activation(const GatedActivationParams& params) override { cuda::gated_activation(context_, params); }
-  void soft_cap(const SoftCapParams& params) override { cuda::soft_cap(context_, params); }
-  void round_rows(const RoundRowsParams& params) override { cuda::round_rows(context_, params); }
-  void block_convolution(const BlockConvolutionParams& params) override { cuda::block_convolution(context_, params); }
+  void attention_prepare(const AttentionPrepareParams& params) override { cuda::attention_prepare(context(), params); }
+  void attention(const AttentionParams& params) override { cuda::attention(context(), params); }
+  void attention_replay(const AttentionReplayParams& params) override { cuda::attention_replay(context(), params); }
+  void gated_activation(const GatedActivationParams& params) override { cuda::gated_activation(context(), params); }
+  void soft_cap(const SoftCapParams& params) override { cuda::soft_cap(context(), params); }
+  void round_rows(const RoundRowsParams& params) override { cuda::round_rows(context(), params); }
+  void block_convolution(const BlockConvolutionParams& params) override { cuda::block_convolution(context(), params); }
   std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const override {
     return cuda::gated_delta_state_bytes(geometry);
   }
   std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const override {
     return cuda::gated_delta_window_row_bytes(geometry);
   }
-  void gated_delta(const GatedDeltaParams& params) override { cuda::gated_delta(context_, params); }
-  void gated_delta_settle(const GatedDeltaSettleParams& params) override { cuda::gated_delta_settle(context_, params); }
-  void moe(const MoeParams& params) override { cuda::moe(context_, params); }
+  void gated_delta(const GatedDeltaParams& params) override { cuda::gated_delta(context(), params); }
+  void gated_delta_settle(const GatedDeltaSettleParams& params) override { cuda::gated_delta_settle(context(), params); }
+  void moe(const MoeParams& params) override { cuda::moe(context(), params); }
   bool can_draw(const SamplingRule& rule) const override { return cuda::can_draw(rule); }
-  void draw(const DrawParams& params) override { cuda::draw(context_, params); }
+  void draw(const DrawParams& params) override { cuda::draw(context(), params); }
 
  private:
+  /// The GPU is a property of the calling thread: the one that loads isn't the one that serves.
+  BackendContext& context() const {
+    thread_local int current = -1;
+    if (current != options_.device) {
+      check(cudaSetDevice(options_.device), "choosing the GPU");
+      current = options_.device;
+    }
+    return context_;
+  }
+
   CudaBackendOptions options_;
-  BackendContext context_;
+  mutable BackendContext context_;
   BackendInfo info_;
 };
 
 }  // namespace cuda
+
+namespace {
+
+/// Whether this build has kernels for the GPU: the same major capability and no newer a minor one, or, for "90a", that one.
+bool has_kernels_for(int compute_capability) {
+  std::istringstream list(TENSORFOLD_CUDA_ARCHITECTURE_LIST);
+  for (std::string each; std::getline(list, each, ',');) {
+    const int built = std::atoi(each.c_str());
+    const bool exact = !std::isdigit(static_cast<unsigned char>(each.back()));
+    if (exact ? built == compute_capability
+              : built / 10 == compute_capability / 10 && built <= compute_capability) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
 
 std::vector<CudaDevice> cuda_devices(std::string& reason) {
   std::vector<CudaDevice> devices;
@@ -387,7 +439,13 @@ std::vector<CudaDevice> cuda_devices(std::string& reason) {
     device.name = properties.name;
     device.compute_capability = properties.major * 10 + properties.minor;
     device.memory_bytes = properties.totalGlobalMem;
-    if (device.compute_capability < 80) device.unusable = "its compute capability is below 8.0";
+    if (device.compute_capability < 80) {
+      device.unusable = "its compute capability is below 8.0";
+    } else if (!has_kernels_for(device.compute_capability)) {
+      device.unusable = fmt::format("this build has kernels for sm_{} alone; configure it with "
+                                    "-DTENSORFOLD_CUDA_ARCHITECTURES={}",
+                                    TENSORFOLD_CUDA_ARCHITECTURE_LIST, device.compute_capability);
+    }
     devices.push_back(std::move(device));
   }
   return devices;

@@ -141,12 +141,64 @@ __device__ __forceinline__ void store_head(const Params& p, const Head& head, st
   }
 }
 
+/// Four consecutive rows of a chain at a time: their inputs are on their way together, and a row is read once for all taps.
+template <int kTaps>
+__device__ void prepare_chain(const Params& p, const Head& head, const TapWeights<kTaps>& weights, const DeviceLane& lane,
+                              int lane_index, int first, int count, int thread) {
+  constexpr int kBatch = 4;
+  const float* slot = slot_of(p, lane);
+  const auto load = [&](int at) {
+    if (at < -p.tail_rows) return float4{0.0f, 0.0f, 0.0f, 0.0f};
+    return load_four(input_row(p, lane, slot, at) + head.first_channel, 4 * thread, head.width, p.vectors);
+  };
+  float4 x[kTaps - 1 + kBatch];
+#pragma unroll
+  for (int j = 0; j < kTaps - 1; ++j) x[j] = load(first - (kTaps - 1) + j);
+  for (int done = 0; done < count; done += kBatch) {
+    const int left = count - done;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (i < left) x[kTaps - 1 + i] = load(first + done + i);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (i >= left) break;
+      float4 taps[kTaps];
+#pragma unroll
+      for (int j = 0; j < kTaps; ++j) taps[j] = x[i + j];
+      float4 y[1] = {convolve(weights, taps)};
+      store_head(p, head, working_row(p, lane, lane_index, first + done + i), y, thread);
+    }
+#pragma unroll
+    for (int j = 0; j < kTaps - 1; ++j) x[j] = x[j + kBatch];
+  }
+}
+
+/// Whether a chunk's rows are all of one chain; then its part of the lane's sequence.
+__device__ bool is_chain(const Params& p, const PrepareShape& shape, int& lane_index, int& first, int& count) {
+  const int row = static_cast<int>(blockIdx.x) * shape.row_chunk;
+  if (shape.row_chunk == 1 || static_cast<int>(blockIdx.x) >= shape.row_items) return false;
+  lane_index = pass_row_lane(p.lanes)[row];
+  if (lane_index < 0) return false;
+  const DeviceLane& lane = pass_lanes(p.lanes)[lane_index];
+  count = min(shape.row_chunk, p.row_count - row);
+  first = lane.replay_count + row - lane.first_row;
+  return lane.parents < 0 && row + count <= lane.first_row + lane.row_count;
+}
+
 template <int kTaps, int kBlocks>
 __device__ void prepare_head(const Params& p, const PrepareShape& shape, int unit, int thread) {
   const Head head = head_of(p, unit);
   TapWeights<kTaps> weights[kBlocks];
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) weights[block].load(p, head, block * 128 + 4 * thread);
+  if constexpr (kBlocks == 1) {
+    int lane_index, first, count;
+    if (is_chain(p, shape, lane_index, first, count)) {
+      wait_for_previous();
+      return prepare_chain(p, head, weights[0], pass_lanes(p.lanes)[lane_index], lane_index, first, count, thread);
+    }
+  }
   RowCursor rows(p, shape);
   RowPlace place;
   bool waited = false;

@@ -9,6 +9,7 @@ namespace tensorfold::ops::cuda {
 namespace {
 
 constexpr int kReservedBytes = 1024;  // of shared memory, a CTA
+constexpr std::int64_t kSmallLayerBytes = 4 << 20;
 
 int divide_up(int a, int b) {
   return (a + b - 1) / b;
@@ -50,36 +51,37 @@ bool sound(const DeviceFacts& facts, const PackedPart& part, const DecodePlan& p
   return lay_out<Build>(part, plan, rows, arguments) <= static_cast<std::size_t>(all / Build::kCtas - kReservedBytes);
 }
 
-/// Tiles of all of K that the busiest CTA's share comes to: what a launch takes, roughly.
-double busiest_share(const PackedPart& part, const DecodePlan& plan) {
-  const int tiles = divide_up(part.tiles, plan.clusters);
-  return static_cast<double>(divide_up(tiles, plan.slots) * plan.slots * divide_up(part.segments, plan.cluster)) / part.segments;
-}
-
-/// Fills what `plan` leaves open; false: it doesn't fit.
+/// Fills what `plan` leaves open; false: it doesn't fit. Measured on an H200 (cuda_linear sweep): pairs of CTAs, and as many
+/// slots as have a full turn's tiles each. More would issue more instructions for the same tiles.
 template <typename Build>
 bool choose(const DeviceFacts& facts, const PackedPart& part, int rows, DecodePlan& plan) {
-  DecodePlan best;
-  for (const int cluster : {2, 1, 4}) {
+  constexpr int kPairFirst[] = {2, 1, 4}, kOneFirst[] = {1, 2, 4};  // with one block a segment a pair has nothing to share
+  for (const int cluster : part.segment_blocks > 1 ? kPairFirst : kOneFirst) {
     if (plan.cluster != 0 && plan.cluster != cluster) continue;
-    const int slots_most = Build::kWarpsMax / divide_up(part.segments, cluster);
-    for (int slots = slots_most; slots >= 1; --slots) {
-      if (plan.slots != 0 && plan.slots != slots) continue;
-      DecodePlan candidate = plan;
-      candidate.cluster = cluster;
+    DecodePlan candidate = plan;
+    candidate.cluster = cluster;
+    candidate.tiles_at_once = Build::kTilesAtOnce;
+    candidate.stages = Build::kStages;
+    candidate.ctas = Build::kCtas;
+    candidate.clusters = plan.clusters != 0 ? plan.clusters : std::min(part.tiles, cluster_count(facts, cluster));
+    const int turns = divide_up(divide_up(part.tiles, candidate.clusters), Build::kTilesAtOnce);
+    const int slots_most = std::min(turns, Build::kWarpsMax / divide_up(part.segments, cluster));
+    for (int slots = plan.slots != 0 ? plan.slots : slots_most; slots >= 1; --slots) {
       candidate.slots = slots;
-      candidate.tiles_at_once = Build::kTilesAtOnce;
-      candidate.stages = Build::kStages;
-      candidate.ctas = Build::kCtas;
-      candidate.clusters = plan.clusters != 0 ? plan.clusters : std::min(part.tiles, cluster_count(facts, cluster));
       candidate.buffers = plan.buffers != 0 ? plan.buffers : 2;
-      if (plan.buffers == 0 && !sound<Build>(facts, part, candidate, rows)) candidate.buffers = 1;
-      if (!sound<Build>(facts, part, candidate, rows)) continue;
-      if (best.cluster == 0 || busiest_share(part, candidate) < busiest_share(part, best)) best = candidate;
+      bool fits = sound<Build>(facts, part, candidate, rows);
+      if (!fits && plan.buffers == 0) {
+        candidate.buffers = 1;
+        fits = sound<Build>(facts, part, candidate, rows);
+      }
+      if (fits) {
+        plan = candidate;
+        return true;
+      }
+      if (plan.slots != 0) break;
     }
   }
-  plan = best;
-  return best.cluster != 0;
+  return false;
 }
 
 template <typename F, typename Build>
@@ -93,6 +95,11 @@ bool run(CudaContext& context, const PackedPart& part, const LinearCall& call, D
   arguments.out = linear_output(call);
   LaunchShape shape;
   shape.shared_bytes = lay_out<Build>(part, plan, call.rows, arguments);
+  // Where a CTA has a multiprocessor to itself, the next layer's must not move in: two of those would then meet on one.
+  if (Build::kCtas == 1 && part.expert_bytes > kSmallLayerBytes) {
+    const auto half = static_cast<std::size_t>(context.facts().shared_bytes_max / 2 + kReservedBytes);
+    shape.shared_bytes = std::max(shape.shared_bytes, half);
+  }
   shape.cluster = plan.cluster;
   shape.grid = dim3(static_cast<unsigned>(plan.clusters * plan.cluster));
   shape.block = dim3(32, static_cast<unsigned>(divide_up(part.segments, plan.cluster)), static_cast<unsigned>(plan.slots));
