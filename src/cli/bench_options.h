@@ -9,7 +9,7 @@
 
 #include "cli/flags.h"
 #include "convert/synthetic/synthetic_checkpoint.h"
-#include "serve/load_served_model.h"
+#include "serve/backend_choice.h"
 
 namespace tensorfold::cli {
 
@@ -18,7 +18,7 @@ enum class BenchPart { kLoad, kDecode, kPrefill, kConcurrency, kKernels };
 struct BenchOptions {
   std::string model;                          // or
   std::optional<SyntheticOptions> synthetic;  // one of the two
-  ServedModelOptions backend;
+  BackendChoice backend;
   std::set<BenchPart> parts;
   std::string gguf_file, mlx_folder;  // to write
 

@@ -29,10 +29,8 @@ std::string head(const Json& report) {
     text += fmt::format(" (random weights, {}, {} layers{})", synthetic["format"].get<std::string>(),
                         synthetic["layers"].get<int>(), synthetic["mtp"].get<bool>() ? ", MTP head" : "");
   }
-  text += fmt::format(": {}, {:.1f} MB packed, on {} ({})\n", report["family"].get<std::string>(),
-                      number(report, "packed_weight_bytes") / 1e6, report["backend"].get<std::string>(),
-                      report["path"].get<std::string>());
-  if (machine.contains("gpu")) text += fmt::format("{}; ", machine["gpu"].get<std::string>());
+  text += fmt::format(": {}, {:.1f} MB packed, on {}\n", report["family"].get<std::string>(),
+                      number(report, "packed_weight_bytes") / 1e6, report["device"].get<std::string>());
   text += fmt::format("{}, {} cores, {:.0f} GiB, of which {:.0f} MB were used at most; commit {}; medians of {} or more, ± median deviations\n",
                       machine["processor"].get<std::string>(), machine["cores"].get<int>(),
                       number(machine, "memory_bytes") / (1u << 30),

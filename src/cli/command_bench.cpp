@@ -88,7 +88,6 @@ class Bench {
     if (options_.wants(BenchPart::kPrefill)) prefill();
     if (options_.wants(BenchPart::kConcurrency)) concurrency();
     if (options_.wants(BenchPart::kKernels)) kernels();
-    if (report_["backend"] == "cuda") report_["machine"]["gpu"] = gpu_name(options_.backend.device);
     report_["peak_resident_bytes"] = peak_resident_bytes();
     progress_.clear();
     return std::move(report_);
@@ -160,6 +159,7 @@ class Bench {
     report_["family"] = facts.family_title;
     report_["backend"] = facts.backend;
     report_["path"] = facts.backend_path;
+    report_["device"] = backend_title(options_.backend);
     report_["arithmetic_version"] = facts.arithmetic_version;
     report_["packed_weight_bytes"] = facts.packed_weight_bytes;
     const measure::ModelCheck result = measure::check_model(*model_);

@@ -8,10 +8,6 @@
 #include <fstream>
 #include <thread>
 
-#ifdef TENSORFOLD_HAS_CUDA
-#include "ops/cuda/cuda_backend.h"
-#endif
-
 namespace tensorfold::cli {
 namespace {
 
@@ -35,16 +31,6 @@ Machine this_machine() {
   machine.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   machine.memory_bytes = std::strtoull(value_in("/proc/meminfo", "MemTotal").c_str(), nullptr, 10) * 1024;
   return machine;
-}
-
-std::string gpu_name([[maybe_unused]] int device) {
-#ifdef TENSORFOLD_HAS_CUDA
-  std::string reason;
-  for (const ops::CudaDevice& each : ops::cuda_devices(reason)) {
-    if (each.index == device) return each.name;
-  }
-#endif
-  return "";
 }
 
 std::uint64_t peak_resident_bytes() {

@@ -12,8 +12,6 @@ struct Machine {
   std::uint64_t memory_bytes = 0;
 };
 Machine this_machine();
-/// "NVIDIA H200"; empty where there is no such GPU or the build has no CUDA.
-std::string gpu_name(int device);
 /// Most memory of the host that this process has had at once.
 std::uint64_t peak_resident_bytes();
 
