@@ -125,7 +125,9 @@ TEST(Capacity, ExplicitValuesAreHonouredOrRefusedWithAdvice) {
 TEST(Capacity, AGpusMemoryIsPlannedAlmostWhole) {
   constexpr std::uint64_t kMemory = 4ull << 30;
   const ModelFacts facts = facts_of(131072, 1 << 20);
-  const Capacity automatic = plan_capacity(facts, options_of(0, 0, 0), {kMemory, false});
+  EngineOptions with_prefixes = options_of(0, 0, 0);
+  with_prefixes.prompt_cache_bytes = -1;
+  const Capacity automatic = plan_capacity(facts, with_prefixes, {kMemory, false});
   EXPECT_EQ(automatic.lanes, 8);
   EXPECT_GT(automatic.cache_bytes, kMemory / 3 * 2);
   EXPECT_LE(automatic.cache_bytes, kMemory / 4 * 3);

@@ -47,6 +47,9 @@ __device__ __forceinline__ std::uint64_t evict_first_policy() {
 }
 
 __device__ __forceinline__ void copy_16_async(std::uint32_t to, const void* from, std::uint64_t policy) {
+  // Zero, but not to the compiler: ptxas 13.0 turns an address of register plus uniform value into a form of LDGSTS that
+  // sm_90 refuses as an illegal instruction.
+  to += threadIdx.x >> 10;
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
