@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/limits.h"
 #include "cli/model_options.h"
 
 namespace tensorfold::cli {

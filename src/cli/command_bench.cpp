@@ -9,9 +9,11 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "cli/bench_options.h"
 #include "cli/bench_report.h"

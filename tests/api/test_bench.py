@@ -8,7 +8,7 @@ import pytest
 
 from conftest import BINARY, ROOT
 
-SMALL = ["--synthetic", "smollm2-135m", "--layers", "2", "--context", "40", "--reply-tokens", "4"]
+SMALL = ["--synthetic", "smollm2-135m", "--layers", "2", "--context", "40", "--reply-tokens", "4", "--backend", "cpu"]
 
 
 def bench(*arguments):

@@ -111,7 +111,7 @@ void SelectiveBackend::linear(const ops::LinearParams& params) {
   inner_->linear(params);
 }
 
-// Refused when it isn't its turn: the two operations that stand for it aren't run then, either.
+// Where the backend has it, the two operations that stand for it elsewhere are never asked for, whoever is selected.
 bool SelectiveBackend::gated_linear(const ops::GatedLinearParams& params) {
   const std::string operation = label(*params.weight) + ", gated";
   const std::pair key(params.weight, params.rows);
