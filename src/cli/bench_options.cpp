@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/limits.h"
 #include "cli/model_options.h"
 
 namespace tensorfold::cli {
@@ -118,6 +119,7 @@ BenchOptions bench_options(const Arguments& arguments) {
   read_number(arguments, "--peak-gbps", options.peak_bytes_per_second);
   options.peak_bytes_per_second *= 1e9;
   options.json = arguments.has("--json");
+  options.output = arguments.text("--output").value_or("");
   return options;
 }
 

@@ -9,7 +9,7 @@
 
 #include "cli/flags.h"
 #include "convert/synthetic/synthetic_checkpoint.h"
-#include "serve/load_served_model.h"
+#include "serve/backend_choice.h"
 
 namespace tensorfold::cli {
 
@@ -18,7 +18,7 @@ enum class BenchPart { kLoad, kDecode, kPrefill, kConcurrency, kKernels };
 struct BenchOptions {
   std::string model;                          // or
   std::optional<SyntheticOptions> synthetic;  // one of the two
-  ServedModelOptions backend;
+  BackendChoice backend;
   std::set<BenchPart> parts;
   std::string gguf_file, mlx_folder;  // to write
 
@@ -37,6 +37,7 @@ struct BenchOptions {
   double peak_bytes_per_second = 0.0;  // 0: not given
   std::uint64_t seed = 1;
   bool json = false;
+  std::string output;  // file for the JSON report; "": none
 
   bool wants(BenchPart part) const { return parts.count(part) > 0; }
   /// "synthetic:qwen3-0.6b" or the path.

@@ -29,12 +29,12 @@ std::string head(const Json& report) {
     text += fmt::format(" (random weights, {}, {} layers{})", synthetic["format"].get<std::string>(),
                         synthetic["layers"].get<int>(), synthetic["mtp"].get<bool>() ? ", MTP head" : "");
   }
-  text += fmt::format(": {}, {:.1f} MB packed, on {} ({})\n", report["family"].get<std::string>(),
-                      number(report, "packed_weight_bytes") / 1e6, report["backend"].get<std::string>(),
-                      report["path"].get<std::string>());
-  text += fmt::format("{}, {} cores, {:.0f} GiB; commit {}; medians of {} or more, ± median deviations\n",
+  text += fmt::format(": {}, {:.1f} MB packed, on {}\n", report["family"].get<std::string>(),
+                      number(report, "packed_weight_bytes") / 1e6, report["device"].get<std::string>());
+  text += fmt::format("{}, {} cores, {:.0f} GiB, of which {:.0f} MB were used at most; commit {}; medians of {} or more, ± median deviations\n",
                       machine["processor"].get<std::string>(), machine["cores"].get<int>(),
-                      number(machine, "memory_bytes") / (1u << 30), report["commit"].get<std::string>(),
+                      number(machine, "memory_bytes") / (1u << 30),
+                      number(report, "peak_resident_bytes") / 1e6, report["commit"].get<std::string>(),
                       report["repeats"].get<int>());
   return text;
 }

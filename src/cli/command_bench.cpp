@@ -8,9 +8,12 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "cli/bench_options.h"
 #include "cli/bench_report.h"
@@ -54,6 +57,12 @@ std::map<std::string, std::string> tokenizer_files(const SyntheticVocabulary& vo
   return {{"tokenizer.json", gguf_tokenizer_json(source)}, {"tokenizer_config.json", settings.dump(2) + "\n"}};
 }
 
+void write_report(const std::string& path, const std::string& json) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << json << std::flush;
+  if (!file) fail(ErrorCode::kInvalidArgument, "{}: can't be written", path);
+}
+
 class Bench {
  public:
   Bench(const BenchOptions& options, const std::string& command) : options_(options) {
@@ -81,6 +90,7 @@ class Bench {
     if (options_.wants(BenchPart::kPrefill)) prefill();
     if (options_.wants(BenchPart::kConcurrency)) concurrency();
     if (options_.wants(BenchPart::kKernels)) kernels();
+    report_["peak_resident_bytes"] = peak_resident_bytes();
     progress_.clear();
     return std::move(report_);
   }
@@ -151,6 +161,7 @@ class Bench {
     report_["family"] = facts.family_title;
     report_["backend"] = facts.backend;
     report_["path"] = facts.backend_path;
+    report_["device"] = backend_title(options_.backend);
     report_["arithmetic_version"] = facts.arithmetic_version;
     report_["packed_weight_bytes"] = facts.packed_weight_bytes;
     const measure::ModelCheck result = measure::check_model(*model_);
@@ -334,10 +345,13 @@ int run_bench(const std::vector<std::string>& words) {
   }
   const BenchOptions options = bench_options(arguments);
   log_initialise("warn");  // an engine's start is no news where many start
+  if (!options.output.empty()) write_report(options.output, "");  // so that hours of measuring are not lost to a wrong path
   Bench bench(options, fmt::format("tensorfold bench {}", fmt::join(words, " ")));
   const Json report = bench.run();
+  const std::string json = report.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (!options.output.empty()) write_report(options.output, json);
   if (options.json) {
-    std::printf("%s\n", report.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    std::fputs(json.c_str(), stdout);
   } else {
     std::fputs(without_controls(bench_report_text(report)).c_str(), stdout);
   }

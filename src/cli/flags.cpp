@@ -238,6 +238,7 @@ std::vector<Flag> make_table() {
       {"--peak-gbps", FlagKind::kNumber, kBench, "G",
        "the memory's speed in GB/s, for floors (measured on the CPU, else none)", {}, 0, kUnbounded},
       {"--seed", FlagKind::kInteger, kBench, "N", "of random weights and prompts (1)", {}, -kUnbounded, kUnbounded},
+      {"--output", FlagKind::kText, kBench, "FILE", "write the report there too, as --json would print it"},
       {"--json", FlagKind::kSwitch, kVerify | kBench, "", "print the report as one JSON object"},
       {"--bits", FlagKind::kInteger, kConvert, "N", "bits of a weight: 2, 3, 4, 5, 6 or 8 (4)", {}, 2, 8},
       {"--group", FlagKind::kInteger, kConvert, "N", "weights that share a scale: 32, 64 or 128 (64)", {}, 32, 128},

@@ -1,6 +1,8 @@
 // See machine.h.
 #include "cli/machine.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -29,6 +31,12 @@ Machine this_machine() {
   machine.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   machine.memory_bytes = std::strtoull(value_in("/proc/meminfo", "MemTotal").c_str(), nullptr, 10) * 1024;
   return machine;
+}
+
+std::uint64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
 
 }  // namespace tensorfold::cli

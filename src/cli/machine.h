@@ -12,5 +12,7 @@ struct Machine {
   std::uint64_t memory_bytes = 0;
 };
 Machine this_machine();
+/// Most memory of the host that this process has had at once.
+std::uint64_t peak_resident_bytes();
 
 }  // namespace tensorfold::cli

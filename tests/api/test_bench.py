@@ -8,7 +8,7 @@ import pytest
 
 from conftest import BINARY, ROOT
 
-SMALL = ["--synthetic", "smollm2-135m", "--layers", "2", "--context", "40", "--reply-tokens", "4"]
+SMALL = ["--synthetic", "smollm2-135m", "--layers", "2", "--context", "40", "--reply-tokens", "4", "--backend", "cpu"]
 
 
 def bench(*arguments):
@@ -56,11 +56,12 @@ def test_threads_do_not_change_tokens_and_people_can_read_it():
     assert len(hashes) == 1
 
 
-def test_drafts_are_compared_on_a_real_checkpoint():
+def test_drafts_are_compared_on_a_real_checkpoint(tmp_path):
     model = str(ROOT / "tests/golden/models/qwen3_5_mtp")
     result = bench(model, "decode", "--compare-drafts", "--repeat-passage", "7", "--context", "30", "--reply-tokens", "8",
-                   "--rows", "1", "--json")
+                   "--rows", "1", "--json", "--output", str(tmp_path / "report.json"))
     assert result.returncode == 0, result.stdout + result.stderr
+    assert (tmp_path / "report.json").read_text() == result.stdout
     stream = json.loads(result.stdout)["decode"]["stream"]
     assert stream["with_drafts"]["token_hash"] == stream["token_hash"] and stream["with_drafts"]["drafted"] > 0
     assert stream["drafted"] == 0 and stream["drafted_over_serial"] > 0

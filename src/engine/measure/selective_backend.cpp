@@ -111,10 +111,13 @@ void SelectiveBackend::linear(const ops::LinearParams& params) {
   inner_->linear(params);
 }
 
-// Refused when it isn't its turn: the two operations that stand for it aren't run then, either.
+// Where the backend has it, the two operations that stand for it elsewhere are never asked for, whoever is selected.
 bool SelectiveBackend::gated_linear(const ops::GatedLinearParams& params) {
   const std::string operation = label(*params.weight) + ", gated";
-  if (!runs(operation) || !inner_->gated_linear(params)) return false;
+  const std::pair key(params.weight, params.rows);
+  if (!runs(operation)) return gated_.count(key) > 0;
+  if (!inner_->gated_linear(params)) return false;
+  gated_.insert(key);
   count(operation, [&] {
     return as_double(static_cast<std::int64_t>(params.weight->packed_bytes())) +
            as_double(params.rows) * as_double(params.weight->columns() + params.weight->rows() / 2) * activation_bytes();

@@ -2,13 +2,16 @@
 // for all layers, on the model's own weights, in the way the backend really runs them (captured, queued, on its threads).
 // Timing each call instead would measure a GPU's launches. What a pass computes that way is nonsense and is thrown away.
 //
-// A new operation of ops/backend.h is added here too: one that has a default there would silently not be forwarded.
+// A new operation of ops/backend.h is added here too (tools/check_forwarders.py): one that has a default there would
+// silently not be forwarded.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/backend.h"
@@ -98,6 +101,8 @@ class SelectiveBackend final : public ops::Backend {
   std::string selected_;
   std::map<const ops::Linear*, std::string> labels_;
   std::map<std::string, OperationCalls> calls_;
+  /// Layers and row counts for which gated_linear() is there: a pass that leaves it out leaves out no more than that.
+  std::set<std::pair<const ops::Linear*, std::int64_t>> gated_;
   std::unique_ptr<ops::PassInputs> inputs_;  // of the running pass, when its name had to be another
 };
 
