@@ -10,9 +10,8 @@ ALLOWED = {
     "hub": {"base"},
     "text": {"base"},
     "grammar": {"base"},
-    # checkpoint/weight_format.h is plain data about how weights lie in a file; kernels pack from it. decode_blocks.h reads
-    # the codes of its blocks, without files.
-    "ops": {"base", "checkpoint/weight_format.h", "checkpoint/decode_blocks.h"},
+    # checkpoint/weight_format.h is plain data about how weights lie in a file; kernels pack from it.
+    "ops": {"base", "checkpoint/weight_format.h"},
     "model": {"base", "ops", "checkpoint"},
     "convert": {"base", "model", "checkpoint"},
     "engine": {"base", "model", "ops"},
