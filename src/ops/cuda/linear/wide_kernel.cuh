@@ -542,6 +542,7 @@ template <typename F, ScaleKind kScales, int kTokens, SumMode mode>
 __global__ void __launch_bounds__(WideShape<F, kTokens, mode>::kThreadsMax, 1)
     wide_kernel(const __grid_constant__ CUtensorMap weights, const __grid_constant__ CUtensorMap activations,
                 const __grid_constant__ WideParameters p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = WideShape<F, kTokens, mode>;
   extern __shared__ __align__(1024) std::uint8_t shared[];
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
@@ -578,6 +579,9 @@ __global__ void __launch_bounds__(WideShape<F, kTokens, mode>::kThreadsMax, 1)
   }
   // A CTA stays while its neighbour may still write to its memory or arrive at its barriers.
   hopper::cluster_sync();
+#else
+  (void)weights, (void)activations, (void)p;  // DeviceFacts::hopper keeps other GPUs away
+#endif
 }
 
 }  // namespace tensorfold::ops::cuda
