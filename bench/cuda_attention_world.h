@@ -122,6 +122,7 @@ inline float float_of(std::uint16_t bits) {
 
 /// cuda_attention_checks.cpp. The number of rows that differ or are wrong.
 long check_attention(DirectContext& context, bool quick);
+long check_attention_trees(DirectContext& context);
 /// cuda_attention.cpp
 void time_attention(DirectContext& context, bool quick);
 

@@ -4,7 +4,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/assert.h"
 #include "ops/cuda/attention/attention_fold.cuh"
@@ -39,31 +38,33 @@ AttentionArguments arguments_of(const AttentionParams& p, const Lanes& lanes) {
   return a;
 }
 
-/// Launches the kernel on at most as many CTAs as are resident at once; they share the units.
+/// Launches the kernel on `units` CTAs.
 void launch_units(CudaContext& context, const KernelChoice& choice, const AttentionArguments& a, std::int64_t units) {
+  LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(units));
+  shape.block = dim3(static_cast<unsigned>(choice.threads));
+  shape.shared_bytes = choice.shared_bytes;
+  launch(context, "attention", choice.kernel, shape, a);
+}
+
+/// As many CTAs of the kernel as are resident at once.
+std::int64_t resident_ctas(const CudaContext& context, const KernelChoice& choice) {
   check(cudaFuncSetAttribute(reinterpret_cast<const void*>(choice.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(choice.shared_bytes)),
         "attention");
   int resident = 0;
   check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, choice.kernel, choice.threads, choice.shared_bytes), "attention");
   TF_ASSERT(resident > 0);
-  LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(std::min<std::int64_t>(units, static_cast<std::int64_t>(resident) * context.facts().sm_count)));
-  shape.block = dim3(static_cast<unsigned>(choice.threads));
-  shape.shared_bytes = choice.shared_bytes;
-  launch(context, "attention", choice.kernel, shape, a);
+  return static_cast<std::int64_t>(resident) * context.facts().sm_count;
 }
 
 KernelChoice window_kernel(const CudaContext& context, const Lanes& lanes, int blocks, int kv_heads, int packed_rows) {
   const DeviceFacts& facts = context.facts();
   if (lanes.any_tree) return mma_tree_kernel(blocks, packed_rows, facts.shared_bytes_max);
-  if (const char* force = getenv("TF_ATTENTION_FORCE")) {
-    return force[0] == 'm' ? mma_window_kernel(blocks, packed_rows, facts.shared_bytes_max) : wgmma_window_kernel(blocks, packed_rows);
-  }
   if (facts.hopper) {
-    // One warp's tensor work hides behind memory when there are enough CTAs; a lone lane needs the quicker wgmma.
+    // wgmma is the faster one at every width, but for short heads where many CTAs of one warp hide their latencies better.
     const bool few_items = lanes.item_capacity * kv_heads <= 2ll * facts.sm_count;
-    if (packed_rows > 16 || few_items) {
+    if (blocks > 1 || packed_rows > 16 || few_items) {
       const KernelChoice choice = wgmma_window_kernel(blocks, packed_rows);
       if (choice.kernel != nullptr) return choice;
     }
@@ -100,7 +101,7 @@ void attend_windows(CudaContext& context, const AttentionParams& p, const Lanes&
   a.partial_states = reinterpret_cast<float2*>(scratch + output_bytes);
   a.unit_rows = choice.unit_rows;
   a.row_blocks = (packed_rows + choice.unit_rows - 1) / choice.unit_rows;
-  launch_units(context, choice, a, lanes.item_capacity * a.kv_heads * a.row_blocks);
+  launch_units(context, choice, a, std::min(lanes.item_capacity * a.kv_heads * a.row_blocks, resident_ctas(context, choice)));
 
   const RowRange rows = window_rows(p, lanes);
   LaunchShape shape;
@@ -121,7 +122,7 @@ void attend_prompts(CudaContext& context, const AttentionParams& p, AttentionArg
     const std::int64_t rows = p.lanes[i].row_count;
     if (rows > kWindowRowsMax) units += (rows * a.group + a.unit_rows - 1) / a.unit_rows * a.kv_heads;
   }
-  launch_units(context, choice, a, units);
+  launch_units(context, choice, a, units);  // one each: a CTA that ends makes room for the next unit, whatever its length
 }
 
 }  // namespace
