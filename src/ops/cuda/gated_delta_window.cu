@@ -381,18 +381,18 @@ __global__ void __launch_bounds__(kThreadsMax, kElements > 16 ? 1 : 3) run_windo
   WindowRun<kElements>(p, shape, shared).run();
 }
 
-/// Clusters as wide as it takes to put `warps` warps into a CTA; one CTA where the GPU has no clusters.
+/// Few heads: clusters, so that a head is spread over SMs and yet finished by this launch. Where heads fill the card anyway,
+/// clusters hold CTAs up, and the norm in a launch of its own costs less; nor do they exist on every GPU.
 WindowShape window_shape(const CudaContext& context, const Params& p, const Lanes& lanes) {
   WindowShape shape = {};
-  const bool has_clusters = context.facts().compute_capability >= 90;
-  const int warps = p.column_groups > kClusterMax * 4 ? 8 : 4;
+  const int heads = p.lane_count * p.geometry.v_heads;
+  const bool meets = context.facts().compute_capability >= 90 && heads <= context.facts().sm_count;
+  const int warps = meets ? 8 : 4;
   shape.cluster = 1;
-  while (shape.cluster < kClusterMax && shape.cluster * warps < p.column_groups) shape.cluster *= 2;
+  while ((!meets || shape.cluster < kClusterMax) && shape.cluster * warps < p.column_groups) shape.cluster *= 2;
   shape.warps = (p.column_groups + shape.cluster - 1) / shape.cluster;
   shape.finish_rows = (std::clamp(lanes.rows_max, 1, kWindowRows) + shape.cluster - 1) / shape.cluster;
-  if (!has_clusters && shape.cluster > 1) {  // CTAs of a head don't meet
-    shape.finish_rows = 0;
-  }
+  if (!meets && shape.cluster > 1) shape.finish_rows = 0;
   TF_ASSERT(shape.warps * 32 <= kThreadsMax && shape.cluster * shape.warps >= p.column_groups);
   const int per_thread = p.vectors ? 4 : 1;
   shape.copy_blocks = (p.channels + per_thread * shape.warps * 32 - 1) / (per_thread * shape.warps * 32);
