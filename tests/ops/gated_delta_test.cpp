@@ -119,6 +119,32 @@ TEST_F(GatedDelta, AnyScheduleHasTheBitsOfOneRowAtATime) {
   }
 }
 
+/// More heads at once than a GPU has multiprocessors, which the CUDA backend cuts up in another way than a few.
+TEST_F(GatedDelta, ManyLanesTogetherHaveTheBitsOfEachAlone) {
+  constexpr int kLanes = 40, kLength = 40;
+  for (const GatedDeltaGeometry& geometry : {kGeometries[0], kGeometries[3]}) {
+    Harness together(backend_under_test(2), geometry, kLanes, kLength), apart(backend_under_test(2), geometry, kLanes, kLength);
+    const auto pass = [&](auto step_of) {
+      std::vector<Step> steps;
+      for (int lane = 0; lane < kLanes; ++lane) steps.push_back(step_of(lane));
+      together.pass(steps);
+      for (const Step& step : steps) apart.pass({step});
+    };
+    pass([](int lane) { return Step{lane, 1 + lane % 5}; });
+    pass([](int lane) { return Step{lane, 3, false, lane % 3}; });
+    pass([](int lane) { return Step{lane, 1, false}; });
+    pass([](int lane) { return Step{lane, 4, false, 0, {-1, 0, 0, 1}, 1u + static_cast<unsigned>(lane)}; });
+    for (int lane = 0; lane < kLanes; ++lane) {
+      for (std::int32_t row = 0; row < 4; ++row) {
+        EXPECT_TRUE(same_bits(together.tree_row(lane, row), apart.tree_row(lane, row))) << "tree of lane " << lane << ", row " << row;
+      }
+      for (Harness* harness : {&together, &apart}) harness->accept(lane, 1u + static_cast<unsigned>(lane), {0, 1, 3});
+    }
+    pass([](int lane) { return Step{lane, lane == 7 ? 20 : 2}; });  // a prompt among windows
+    expect_same(outcome_of(together, kLanes), outcome_of(apart, kLanes), "heads of " + std::to_string(geometry.k_dim));
+  }
+}
+
 TEST_F(GatedDelta, ARejectedWindowLeavesTheStateUntouched) {
   const GatedDeltaGeometry& geometry = kGeometries[0];
   Harness harness(backend_under_test(2), geometry, 1, 40);

@@ -6,7 +6,7 @@
 // for lighter branches; with 16 rows never more than three at a time (kSavedStates), in shared memory.
 //
 // Outputs of a row meet in the shared memory of the CTA that finishes it (rows go round the cluster), where one warp takes the
-// norm over the head. On GPUs without clusters, where a head doesn't fit one CTA, outputs go to the working rows instead.
+// norm over the head. Where a head's CTAs are no cluster (window_shape), outputs go to the working rows instead.
 //
 // Further CTAs of the same launch copy tails and windows: a thread owns the channels it copies, so nothing is read after it
 // has been overwritten.
@@ -381,12 +381,9 @@ __global__ void __launch_bounds__(kThreadsMax, kElements > 16 ? 1 : 3) run_windo
   WindowRun<kElements>(p, shape, shared).run();
 }
 
-/// Few heads: clusters, so that a head is spread over SMs and yet finished by this launch. Where heads fill the card anyway,
-/// clusters hold CTAs up, and the norm in a launch of its own costs less; nor do they exist on every GPU.
-WindowShape window_shape(const CudaContext& context, const Params& p, const Lanes& lanes) {
+/// A launch whose CTAs of a head meet in a cluster, or don't.
+WindowShape window_shape(const Params& p, const Lanes& lanes, bool meets) {
   WindowShape shape = {};
-  const int heads = p.lane_count * p.geometry.v_heads;
-  const bool meets = context.facts().compute_capability >= 90 && heads <= context.facts().sm_count;
   const int warps = meets ? 8 : 4;
   shape.cluster = 1;
   while ((!meets || shape.cluster < kClusterMax) && shape.cluster * warps < p.column_groups) shape.cluster *= 2;
@@ -399,6 +396,18 @@ WindowShape window_shape(const CudaContext& context, const Params& p, const Lane
   shape.scan_blocks = p.lane_count * p.geometry.v_heads * shape.cluster;
   shape.saves_states = lanes.any_tree;
   return shape;
+}
+
+/// Few heads: clusters, so that a head is spread over SMs and yet finished by this launch. Where heads fill the card anyway,
+/// clusters hold CTAs up, and the norm in a launch of its own costs less; nor do they exist on every GPU, and on some their
+/// wider CTAs lack the shared memory.
+WindowShape window_shape(const CudaContext& context, const Params& p, const Lanes& lanes) {
+  const DeviceFacts& facts = context.facts();
+  if (facts.compute_capability >= 90 && p.lane_count * p.geometry.v_heads <= facts.sm_count) {
+    const WindowShape shape = window_shape(p, lanes, true);
+    if (SharedLayout(p, shape).bytes <= facts.shared_bytes_max) return shape;
+  }
+  return window_shape(p, lanes, false);
 }
 
 }  // namespace
