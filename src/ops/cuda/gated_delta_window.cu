@@ -66,14 +66,17 @@ struct SharedLayout {
   int keys, values, gates, outputs, z, weight, steps, saved, bytes;
 };
 
-// --- Clusters. Without them (cluster of 1) the CTA's own barrier does.
+// --- Clusters. Without them (cluster of 1) the CTA's own barrier does. "aligned" asks that a warp's threads come together;
+// where some of them were on a way of their own just before, nothing else makes them.
 
 __device__ __forceinline__ void cluster_arrive() {
+  __syncwarp();
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void cluster_wait() {
+  __syncwarp();
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
