@@ -9,6 +9,7 @@ namespace tensorfold::ops::cuda {
 namespace {
 
 constexpr int kReservedBytes = 1024;  // of shared memory, a CTA
+constexpr std::int64_t kSmallLayerBytes = 4 << 20;
 
 int divide_up(int a, int b) {
   return (a + b - 1) / b;
@@ -71,6 +72,7 @@ bool choose(const DeviceFacts& facts, const PackedPart& part, int rows, DecodePl
       candidate.tiles_at_once = Build::kTilesAtOnce;
       candidate.stages = Build::kStages;
       candidate.ctas = Build::kCtas;
+      candidate.warps = Build::kWarpsMax;
       candidate.clusters = plan.clusters != 0 ? plan.clusters : std::min(part.tiles, cluster_count(facts, cluster));
       candidate.buffers = plan.buffers != 0 ? plan.buffers : 2;
       if (plan.buffers == 0 && !sound<Build>(facts, part, candidate, rows)) candidate.buffers = 1;
@@ -93,6 +95,10 @@ bool run(CudaContext& context, const PackedPart& part, const LinearCall& call, D
   arguments.out = linear_output(call);
   LaunchShape shape;
   shape.shared_bytes = lay_out<Build>(part, plan, call.rows, arguments);
+  // Where one CTA has a multiprocessor to itself, the next layer's must not share it: two of those could meet on one.
+  if (Build::kCtas == 1 && part.expert_bytes > kSmallLayerBytes) {
+    shape.shared_bytes = std::max(shape.shared_bytes, static_cast<std::size_t>(context.facts().shared_bytes_max / 2 + kReservedBytes));
+  }
   shape.cluster = plan.cluster;
   shape.grid = dim3(static_cast<unsigned>(plan.clusters * plan.cluster));
   shape.block = dim3(32, static_cast<unsigned>(divide_up(part.segments, plan.cluster)), static_cast<unsigned>(plan.slots));
@@ -105,7 +111,7 @@ template <typename Build>
 bool wants(const DecodePlan& wanted) {
   const auto agrees = [](int asked, int has) { return asked == 0 || asked == has; };
   return agrees(wanted.tiles_at_once, Build::kTilesAtOnce) && agrees(wanted.stages, Build::kStages) &&
-         agrees(wanted.ctas, Build::kCtas);
+         agrees(wanted.ctas, Build::kCtas) && agrees(wanted.warps, Build::kWarpsMax);
 }
 
 /// The first build that is wanted and fits.
@@ -118,10 +124,12 @@ template <typename F>
 bool run_format(CudaContext& context, const PackedPart& part, const LinearCall& call, const DecodePlan& wanted) {
   if constexpr (F::kSmallScales) {
     if (call.rows <= 8) {
-      return run_first<F, DecodeBuild<1, 3, 2, 12, 1>, DecodeBuild<1, 2, 3, 12, 1>, DecodeBuild<1, 2, 3, 12, 2>,
-                       DecodeBuild<1, 3, 2, 8, 2>>(context, part, call, wanted);
+      return run_first<F, DecodeBuild<1, 3, 2, 12, 1>, DecodeBuild<1, 2, 3, 12, 1>, DecodeBuild<1, 2, 2, 12, 1>,
+                       DecodeBuild<1, 2, 3, 16, 1>, DecodeBuild<1, 1, 3, 16, 2>, DecodeBuild<1, 3, 2, 8, 2>>(context, part, call,
+                                                                                                            wanted);
     }
-    return run_first<F, DecodeBuild<2, 2, 2, 16, 1>, DecodeBuild<2, 3, 2, 12, 1>, DecodeBuild<2, 2, 3, 12, 1>>(context, part, call, wanted);
+    return run_first<F, DecodeBuild<2, 2, 2, 16, 1>, DecodeBuild<2, 3, 2, 12, 1>, DecodeBuild<2, 2, 3, 12, 1>, DecodeBuild<2, 1, 3, 16, 1>>(
+        context, part, call, wanted);
   } else {
     if (call.rows <= 8) return run_first<F, DecodeBuild<1, 2, 2, 12, 1>>(context, part, call, wanted);
     return run_first<F, DecodeBuild<2, 2, 2, 12, 1>>(context, part, call, wanted);

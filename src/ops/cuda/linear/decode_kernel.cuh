@@ -71,9 +71,11 @@ namespace decode {
 template <typename F>
 constexpr int fixed_block_bytes = F::kBits == 16 ? 4096 : F::kScaleSets == 1 ? 1152 : F::kScaleSets == 4 ? 1696 : 0;
 
+/// A run-time size is made a thread's own value (by adding 0): from "register + uniform value" as a shared address ptxas 13.0
+/// makes an LDGSTS that the GPU refuses as illegal.
 template <typename F>
 __device__ __forceinline__ int block_bytes(const PackedPart& part) {
-  return fixed_block_bytes<F> != 0 ? fixed_block_bytes<F> : part.block_bytes;
+  return fixed_block_bytes<F> != 0 ? fixed_block_bytes<F> : part.block_bytes + static_cast<int>(threadIdx.x >> 10);
 }
 
 /// The warp's ring: blocks of its segment, tile group after tile group.
