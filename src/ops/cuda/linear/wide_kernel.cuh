@@ -150,6 +150,8 @@ struct Ring {
   __device__ __forceinline__ std::uint32_t empty(int index) const { return empty_at + 8 * index; }
 };
 
+constexpr int kEarlyStages = 3;
+
 /// A place in the ring.
 struct Place {
   int stage = 0;
@@ -200,17 +202,20 @@ __device__ __forceinline__ void produce(const WideParameters& p, const CUtensorM
   };
   hopper::prefetch_map(weights);
   hopper::prefetch_map(activations);
+  // Few stages' weights before the wait: the copy engine keeps to the order, and activations would queue behind more.
   BlockWalk<mode> ahead, behind;
+  const int early = min(kEarlyStages, ring.stages);
   int filled = 0;
-  bool more = true;
-  while (filled < ring.stages && (more = ahead.next(p))) copy_weights(ahead, filled++);
+  while (filled < early && ahead.next(p)) copy_weights(ahead, filled++);
   wait_for_previous();
   for (int stage = 0; stage < filled; ++stage) {
     behind.next(p);
     copy_activations(behind, stage);
   }
-  if (!more) return;
-  Place place;
+  if (filled < early) return;
+  Place place;  // a fresh barrier lets pass who waits for the phase before its first
+  place.stage = early - 1, place.phase = 1;
+  place.advance(ring.stages);
   while (ahead.next(p)) {
     hopper::barrier_wait(ring.empty(place.stage), place.phase);
     copy_weights(ahead, place.stage);
