@@ -10,6 +10,7 @@
 #include "ops/cuda/attention/attention_kernels.h"
 #include "ops/cuda/attention/attention_work.cuh"
 #include "ops/cuda/cuda_operations.h"
+#include "ops/cuda/kernel_facts.h"
 
 namespace tensorfold::ops::cuda {
 namespace {
@@ -40,6 +41,9 @@ AttentionArguments arguments_of(const AttentionParams& p, const Lanes& lanes) {
 
 /// Launches the kernel on `units` CTAs.
 void launch_units(CudaContext& context, const KernelChoice& choice, const AttentionArguments& a, std::int64_t units) {
+  if (choice.launch_registers > 0) {
+    TF_ASSERT(kernel_registers(context.facts(), reinterpret_cast<const void*>(choice.kernel)) >= choice.launch_registers);
+  }
   LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(units));
   shape.block = dim3(static_cast<unsigned>(choice.threads));
@@ -47,15 +51,12 @@ void launch_units(CudaContext& context, const KernelChoice& choice, const Attent
   launch(context, "attention", choice.kernel, shape, a);
 }
 
-/// As many CTAs of the kernel as are resident at once.
-std::int64_t resident_ctas(const CudaContext& context, const KernelChoice& choice) {
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(choice.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(choice.shared_bytes)),
-        "attention");
-  int resident = 0;
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, choice.kernel, choice.threads, choice.shared_bytes), "attention");
+/// As many CTAs of the kernel as run at once.
+std::int64_t ctas_at_once(const CudaContext& context, const KernelChoice& choice) {
+  const DeviceFacts& facts = context.facts();
+  const int resident = resident_ctas(facts, reinterpret_cast<const void*>(choice.kernel), choice.threads, choice.shared_bytes);
   TF_ASSERT(resident > 0);
-  return static_cast<std::int64_t>(resident) * context.facts().sm_count;
+  return static_cast<std::int64_t>(resident) * facts.sm_count;
 }
 
 KernelChoice window_kernel(const CudaContext& context, const Lanes& lanes, int blocks, int kv_heads, int packed_rows) {
@@ -101,7 +102,7 @@ void attend_windows(CudaContext& context, const AttentionParams& p, const Lanes&
   a.partial_states = reinterpret_cast<float2*>(scratch + output_bytes);
   a.unit_rows = choice.unit_rows;
   a.row_blocks = (packed_rows + choice.unit_rows - 1) / choice.unit_rows;
-  launch_units(context, choice, a, std::min(lanes.item_capacity * a.kv_heads * a.row_blocks, resident_ctas(context, choice)));
+  launch_units(context, choice, a, std::min(lanes.item_capacity * a.kv_heads * a.row_blocks, ctas_at_once(context, choice)));
 
   const RowRange rows = window_rows(p, lanes);
   LaunchShape shape;
