@@ -55,13 +55,18 @@ bool visit_wide_format(const PackedPart& part, Visitor&& visit) {
 }
 
 /// Register budgets: the launch gives every thread an equal share, which consumers and producers trade. groups · consumer +
-/// producer <= (groups + 1) · share must hold for every number of groups up to the most, or the kernel hangs.
+/// producer <= (groups + 1) · share must hold for every number of groups up to the most, or the kernel hangs; run_wide_plan()
+/// looks whether the compiled kernel has that share.
 template <typename F, int kTokens, SumMode mode>
 struct WideShape {
   static constexpr int kGroupsMax = wide_groups_max(kTokens, mode, F::kSmallScales);
   static constexpr int kThreadsMax = (kGroupsMax + 1) * kWarpgroupThreads;
   static constexpr int kConsumerRegisters = kGroupsMax == 2 ? 232 : kGroupsMax == 3 ? 160 : kGroupsMax == 4 ? 112 : 88;
   static constexpr int kProducerRegisters = kGroupsMax == 3 || kGroupsMax == 4 ? 32 : 40;
+  static constexpr int kLaunchRegisters = wide_launch_registers(kGroupsMax);
+  static_assert(kGroupsMax * kConsumerRegisters + kProducerRegisters <= (kGroupsMax + 1) * kLaunchRegisters);
+  static_assert(kConsumerRegisters >= kLaunchRegisters);  // so fewer groups leave more
+  static_assert(kConsumerRegisters % 8 == 0 && kProducerRegisters % 8 == 0 && kProducerRegisters >= 24);
   /// k16 steps of one of A's two sets.
   static constexpr int kSetSteps = kConsumerRegisters >= 160 && kTokens <= 128 && mode != SumMode::kTree ? 4 : 2;
 };
