@@ -73,6 +73,7 @@ std::string name_of(const AttentionShape& s) {
 class ChainCheck {
  public:
   static constexpr int kRows = 16;
+  static constexpr std::int64_t kFewPartialBytes = 1 << 18;
 
   ChainCheck(DirectContext& context, const AttentionShape& shape, std::vector<int> contexts)
       : contexts_(std::move(contexts)),
@@ -97,6 +98,10 @@ class ChainCheck {
       const std::string kernel = hopper ? "hopper" : "mma";
       windows(kernel);
       prompts(kernel, prompt_context_max);
+      const std::int64_t usual = world_.context().facts().attention_partial_bytes_max;
+      world_.context().limit_partials(kFewPartialBytes);
+      windows(kernel + ", slices");
+      world_.context().limit_partials(usual);
     }
     return report_.finish();
   }

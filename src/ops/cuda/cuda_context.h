@@ -25,6 +25,8 @@ struct DeviceFacts {
   int shared_bytes_max = 0;       // a block can opt in to
   std::size_t l2_bytes = 0;
   bool hopper = false;            // sm_90a kernels are in this binary, run here and are wanted
+  /// Of scratch memory, for attention's partial results; what takes more is walked in slices.
+  std::int64_t attention_partial_bytes_max = 512ll << 20;
 };
 
 /// Scratch memory that operations may use between their own launches. Contents don't survive the operation, except in

@@ -1,5 +1,4 @@
 // The Hopper kernels' instances. See attention_wgmma.cuh.
-#include "base/assert.h"
 #include "ops/cuda/attention/attention_kernels.h"
 #include "ops/cuda/attention/attention_wgmma.cuh"
 

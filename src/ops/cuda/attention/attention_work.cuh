@@ -26,8 +26,12 @@ struct AttentionArguments {
   std::size_t tree_bytes;
   const float* gate;              // null: none
   std::int64_t gate_stride, gate_offset, gate_head_stride;
-  float* partial_outputs;         // [partial row][head][padded head_dim]
-  float2* partial_states;         // [partial row][head]: maximum, sum
+  // Windows. A launch leaves, and a fold takes, the partial results of items whose first partial row lies in the slice.
+  std::int64_t slice_begin, slice_end;
+  float* partial_outputs;         // [partial row of the slice][head][padded head_dim]
+  float2* partial_states;         // [partial row of the slice][head]: maximum, sum
+  float2* carried_states;         // [CTA of the fold]: maximum and sum of rows that later slices go on with; null: one slice
+  float* carried_outputs;         // [CTA of the fold][64]
   float scale_log2;               // scale * log2(e)
   int heads, kv_heads, group, head_dim;
   int window;                     // 0: all keys
@@ -79,7 +83,7 @@ struct Unit {
   int tile = 0, tile_end = 0;
   int keys_end = 0;         // keys of the lane that lie in pages after this pass: positions below
   int first_seen = 0;       // oldest key that a row of the lane sees
-  std::int64_t partial = 0; // windows: partial row of the lane's row 0 in this segment
+  std::int64_t partial = 0; // windows: partial row (of the slice) of the lane's row 0 in this segment
 
   __device__ __forceinline__ int packed_count(const AttentionArguments& a) const { return lane.row_count * a.group; }
   /// Rows of a tile that hold no key of the lane, or one that its rows have left behind: [0, clean_begin) and
@@ -146,7 +150,10 @@ class UnitWalk {
     const AttentionItem item = pass_items(a.lanes)[index / a.kv_heads];
     unit.lane.load(a, item.lane);
     unit.packed_begin = block * a.unit_rows;
-    unit.partial = pass_lanes(a.lanes)[item.lane].partials + static_cast<std::int64_t>(item.index) * unit.lane.row_count;
+    const std::int64_t partial =
+        pass_lanes(a.lanes)[item.lane].partials + static_cast<std::int64_t>(item.index) * unit.lane.row_count;
+    if (partial < a.slice_begin || partial >= a.slice_end) return false;
+    unit.partial = partial - a.slice_begin;
     return bound_unit(a, unit, item.first_key, item.end_key);
   }
   /// Prompts: lane after lane and kv head after kv head, so that the CTAs at work share what the L2 cache holds; of each the
