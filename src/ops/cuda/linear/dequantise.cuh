@@ -199,6 +199,24 @@ struct HalfScales<F, WeightArithmetic::kFloat> {
   float bias[kWithBias ? F::kScaleSets : 1][2];
 };
 
+/// The same with scale and bias twice in a register of their own each. Slower by four instructions in half a block; but where
+/// registers are short, ptxas doesn't overlap wgmma with an fma that takes halves of one (C7512).
+template <typename F>
+struct SpreadScales {
+  std::uint32_t scale[F::kScaleSets][2];
+  std::uint32_t bias[F::kScaleSets][2];
+  __device__ __forceinline__ explicit SpreadScales(const HalfScales<F, WeightArithmetic::kBf16>& from) {
+#pragma unroll
+    for (int set = 0; set < F::kScaleSets; ++set) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        scale[set][row] = __byte_perm(from.pairs[set][row], 0, 0x1010);
+        bias[set][row] = __byte_perm(from.pairs[set][row], 0, 0x3232);
+      }
+    }
+  }
+};
+
 namespace detail {
 
 __device__ __forceinline__ float half_to_float(std::uint32_t bits) {
@@ -317,15 +335,22 @@ __device__ __forceinline__ std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32
   return d;
 }
 
-/// Both halves of `codes` times the low half of `pair` plus its high half. Written so that the halves are chosen by the fma
+/// Both halves of `codes` times the low half of a pair plus its high half. Written so that the halves are chosen by the fma
 /// itself.
-__device__ __forceinline__ std::uint32_t scale_pair(std::uint32_t codes, std::uint32_t pair) {
+template <typename F>
+__device__ __forceinline__ std::uint32_t scale_pair(std::uint32_t codes, const HalfScales<F>& scales, int set, int row) {
+  const std::uint32_t pair = scales.pairs[set][row];
   std::uint32_t d;
   asm("{\n .reg .b16 scale, bias;\n .reg .b32 scales, biases;\n mov.b32 {scale, bias}, %2;\n"
       " mov.b32 scales, {scale, scale};\n mov.b32 biases, {bias, bias};\n fma.rn.bf16x2 %0, %1, scales, biases;\n}"
       : "=r"(d)
       : "r"(codes), "r"(pair));
   return d;
+}
+
+template <typename F>
+__device__ __forceinline__ std::uint32_t scale_pair(std::uint32_t codes, const SpreadScales<F>& scales, int set, int row) {
+  return fma_bf16x2(codes, scales.scale[set][row], scales.bias[set][row]);
 }
 
 __device__ __forceinline__ std::uint32_t to_bf16x2(float low, float high) {
@@ -402,8 +427,8 @@ __device__ __forceinline__ float2 code_floats(const HalfCodes<F>& codes) {
   }
 }
 
-template <typename F, int step, int p>
-__device__ __forceinline__ std::uint32_t fragment_register(const HalfCodes<F>& codes, const HalfScales<F>& scales) {
+template <typename F, int step, int p, typename Scales>
+__device__ __forceinline__ std::uint32_t fragment_register(const HalfCodes<F>& codes, const Scales& scales) {
   constexpr int kSet = step * F::kScaleSets / 4;
   constexpr int kRow = p % 2;
   if constexpr (F::kArithmetic == WeightArithmetic::kValues) {
@@ -411,7 +436,7 @@ __device__ __forceinline__ std::uint32_t fragment_register(const HalfCodes<F>& c
   } else if constexpr (F::kArithmetic == WeightArithmetic::kBf16) {
     std::uint32_t pair = code_pair<F, step, p>(codes);
     if constexpr (!F::kSmallScales || kRow == 0) pair = fma_bf16x2(pair, 0x7f007f00u, 0x80008000u);  // · 2^127 + −0
-    return scale_pair(pair, scales.pairs[kSet][kRow]);
+    return scale_pair(pair, scales, kSet, kRow);
   } else {
     const float2 q = code_floats<F, step, p>(codes);
     const float scale = scales.scale[kSet][kRow];
@@ -427,10 +452,9 @@ __device__ __forceinline__ std::uint32_t fragment_register(const HalfCodes<F>& c
 
 }  // namespace detail
 
-/// The lane's A fragment of step `step` (0..3) of the half.
-template <typename F, int step>
-__device__ __forceinline__ void fragment(const HalfCodes<F>& codes, const HalfScales<F>& scales,
-                                         std::uint32_t (&a)[4]) {
+/// The lane's A fragment of step `step` (0..3) of the half; scales as HalfScales or SpreadScales.
+template <typename F, int step, typename Scales>
+__device__ __forceinline__ void fragment(const HalfCodes<F>& codes, const Scales& scales, std::uint32_t (&a)[4]) {
   static_assert(step >= 0 && step < 4);
   a[0] = detail::fragment_register<F, step, 0>(codes, scales);
   a[1] = detail::fragment_register<F, step, 1>(codes, scales);
