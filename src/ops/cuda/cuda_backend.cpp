@@ -114,6 +114,7 @@ class BackendContext final : public CudaContext {
     check(cudaSetDevice(options.device), "choosing the GPU");
     cudaDeviceProp properties = {};
     check(cudaGetDeviceProperties(&properties, options.device), "reading the GPU's properties");
+    facts_.device = options.device;
     facts_.compute_capability = properties.major * 10 + properties.minor;
     facts_.sm_count = properties.multiProcessorCount;
     facts_.shared_bytes_max = static_cast<int>(properties.sharedMemPerBlockOptin);

@@ -17,6 +17,7 @@ class Buffer;
 namespace tensorfold::ops::cuda {
 
 struct DeviceFacts {
+  int device = 0;
   int compute_capability = 0;     // 90 = 9.0
   int sm_count = 0;
   int shared_bytes_max = 0;       // a block can opt in to
