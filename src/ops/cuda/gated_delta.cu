@@ -101,11 +101,14 @@ void gated_delta(CudaContext& context, const GatedDeltaParams& params) {
   p.lanes = lanes.ref;
   p.lane_count = lanes.lane_count;
   p.row_count = static_cast<std::int32_t>(lanes.row_count);
-  set_working_rows(context, p);
-  delta::prepare(context, p);
   const bool has_prompts = lanes.rows_max > delta::kWindowRows;
+  const bool prepares = !has_prompts && delta::prepares_rows(context, p, lanes);
+  if (!prepares) {
+    set_working_rows(context, p);
+    delta::prepare(context, p);
+  }
   if (has_prompts) delta::run_prompts(context, p);
-  const bool windows_are_finished = delta::run_windows(context, p, lanes);
+  const bool windows_are_finished = delta::run_windows(context, p, lanes, prepares);
   if (p.row_count > 0 && (has_prompts || !windows_are_finished)) delta::finish(context, p, windows_are_finished);
 }
 
