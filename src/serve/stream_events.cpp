@@ -7,12 +7,15 @@ namespace tensorfold {
 
 void StreamEvents::push(StreamEvent&& event) {
   std::lock_guard lock(mutex_);
-  if (events_.size() >= limits::kStreamEventsMax && !std::holds_alternative<FinishEvent>(event)) {
+  const bool was_empty = events_.empty() && !finish_;
+  if (auto* finish = std::get_if<FinishEvent>(&event)) {
+    finish_ = std::move(*finish);
+  } else if (events_.size() >= limits::kStreamEventsMax) {
     overflowed_ = true;
     return;
+  } else {
+    events_.push_back(std::move(event));
   }
-  const bool was_empty = events_.empty();
-  events_.push_back(std::move(event));
   if (was_empty && notify_) notify_();
 }
 
@@ -25,6 +28,9 @@ void StreamEvents::take(std::vector<StreamEvent>& events) {
   events.clear();
   std::lock_guard lock(mutex_);
   events.swap(events_);
+  if (!finish_) return;
+  events.push_back(std::move(*finish_));
+  finish_.reset();
 }
 
 bool StreamEvents::overflowed() const {

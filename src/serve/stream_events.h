@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "engine/engine.h"
@@ -26,6 +27,7 @@ class StreamEvents {
   std::function<void()> notify_;
   mutable std::mutex mutex_;
   std::vector<StreamEvent> events_;
+  std::optional<FinishEvent> finish_;  // behind all others; needs no memory when there may be none
   bool overflowed_ = false;
 };
 

@@ -20,6 +20,7 @@
 #include "engine/engine.h"
 #include "failing_files.h"
 #include "fake_model.h"
+#include "state_check.h"
 #include "stream_probe.h"
 
 namespace tensorfold {
@@ -469,6 +470,7 @@ TEST_P(Learn, KilledWhileItWritesItIsNeverWrong) {
   std::map<int, Tokens> expected;
   for (int i = 0; i < 6; ++i) expected[i] = fresh_reply(GetParam(), counting_prompt(300, i));
   std::int32_t resumed = 0;
+  std::size_t states = 0;  // that survived, over all rounds
   const int rounds = std::getenv("TENSORFOLD_LONG") != nullptr ? 125 : 10;  // 500 kills over the four kinds
   for (int round = 0; round < rounds; ++round) {
     const pid_t child = ::fork();
@@ -483,6 +485,7 @@ TEST_P(Learn, KilledWhileItWritesItIsNeverWrong) {
     ::waitpid(child, &status, 0);
     ASSERT_TRUE(WIFSIGNALED(status));
     const auto engine = start(folder.path(), conditions());
+    ASSERT_EQ(testing::first_damaged_state(folder.path(), states), "");
     for (const auto& [first, reply] : expected) {
       const Outcome outcome = run(*engine, counting_prompt(300, first));
       ASSERT_EQ(outcome.reply, reply);
@@ -490,6 +493,7 @@ TEST_P(Learn, KilledWhileItWritesItIsNeverWrong) {
     }
   }
   EXPECT_GT(resumed, 0);
+  EXPECT_GT(states, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Learn,

@@ -17,8 +17,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// Two minutes at most: nothing here is about speed, and the machine may be busy.
 bool wait_for(const std::function<bool()>& condition) {
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 12'000; ++i) {
     if (condition()) return true;
     std::this_thread::sleep_for(10ms);
   }
@@ -31,12 +32,12 @@ std::string endless_chat(int tokens) {
 }
 
 // A client that never reads, beside one that does: it is let go of, its stream is cancelled, nobody else notices.
-std::chrono::duration<double> time_until_let_go(double round_ms) {
+std::chrono::duration<double> time_until_let_go(double round_ms, int not_reading_seconds) {
   FakeEngine* engine = nullptr;
   auto model = make_fake_model(engine, 2, 2'000'000, round_ms);
   ServerOptions options;
   options.port = 0;
-  options.not_reading_seconds = 1;
+  options.not_reading_seconds = not_reading_seconds;
   Server server(options, ApiKeys());
   server.start();
   server.set_model(model);
@@ -55,11 +56,35 @@ std::chrono::duration<double> time_until_let_go(double round_ms) {
 
 TEST(SlowClient, IsLetGoOfAfterTheTimeLimit) {
   // Slow enough that the writes stall (the reply outgrows the kernel's buffers) long before the events pile up.
-  EXPECT_GE(time_until_let_go(0.05).count(), 1.0);
+  EXPECT_GE(time_until_let_go(0.05, 1).count(), 1.0);
 }
 
 TEST(SlowClient, IsLetGoOfWhenItsEventsPileUp) {
-  EXPECT_LT(time_until_let_go(0.0).count(), 10.0);
+  constexpr int kLongerThanTheTest = 3600;  // so that only what piled up can be the reason
+  time_until_let_go(0.0, kLongerThanTheTest);
+}
+
+// A client that leaves while its reply is being written: its events may have piled up unread by then, and the request
+// must end with its stream all the same. (One that waited for another event never came to its end.)
+TEST(LeavingClient, LeavesNoRequestBehind) {
+  FakeEngine* engine = nullptr;
+  auto model = make_fake_model(engine, 8, 2'000'000, 0.0);
+  ServerOptions options;
+  options.port = 0;
+  Server server(options, ApiKeys());
+  server.start();
+  server.set_model(model);
+  for (int i = 0; i < 100; ++i) {
+    HttpClient client(server.port());
+    client.send(endless_chat(1'000'000));
+    client.receive_until("\"content\"");
+    std::this_thread::sleep_for(std::chrono::microseconds(i * 50));
+    client.reset();
+  }
+  ASSERT_TRUE(wait_for([&] { return engine->load().running + engine->load().waiting == 0; }));
+  const auto start = std::chrono::steady_clock::now();
+  server.drain(120);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 60s) << "a request without a stream is still counted";
 }
 
 // The engine refuses what its queue can't hold; the client learns when to come back, and who was there is served.

@@ -116,6 +116,9 @@ class DiskStore {
 
   void run_writer();
   void run_reader();
+  void write_queued();
+  void read_wanted();
+  void give_up();
   bool write_state(StateToWrite& state, std::string& problem);
   bool write_file(StateToWrite& state, StoredState& stored, std::string& problem);
   bool make_room(std::uint64_t bytes, const StateHeader& header, std::string& problem);
@@ -151,6 +154,7 @@ class DiskStore {
   std::deque<std::shared_ptr<StateRead>> to_read_;
   bool paused_ = false;
   std::string pause_reason_;
+  bool given_up_ = false;  // after a failure that may have left the index half-changed: a miss from now on
   bool stopping_ = false;
   std::chrono::steady_clock::time_point stop_by_;
   DiskCounters counters_;

@@ -23,13 +23,23 @@ constexpr std::uint64_t kSecondsPerDay = 86'400;
 }  // namespace
 
 void DiskStore::run_writer() {
+  try {
+    write_queued();
+  } catch (const std::exception&) {
+    const std::lock_guard lock(mutex_);
+    give_up();
+  }
+}
+
+void DiskStore::write_queued() {
   while (true) {
     std::unique_ptr<StateToWrite> state;
     {
       std::unique_lock lock(mutex_);
       if (paused_ && !stopping_) {
         // What was queued when writing failed is stale by the time it works again.
-        work_.wait_for(lock, options_.retry, [this] { return stopping_; });
+        work_.wait_for(lock, options_.retry, [this] { return stopping_ || given_up_; });
+        if (given_up_) return;
         if (!stopping_) {
           paused_ = false;
           continue;

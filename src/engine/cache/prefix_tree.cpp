@@ -57,6 +57,31 @@ void PrefixTree::clear() {
   TF_ASSERT(node_count_ == 0 && snapshots_held_ == 0);
 }
 
+void PrefixTree::forget() {
+  leaves_.clear();
+  for (std::set<NodeKey>& order : window_pages_) order.clear();
+  snapshots_.clear();
+  for (auto& [scope, root] : roots_) {
+    Node* node = root.get();
+    while (node != nullptr) {  // from leaf to leaf: a chain may be too long to be taken apart by recursion
+      if (!node->children.empty()) {
+        node = node->children.begin()->second.get();
+        continue;
+      }
+      for (const std::size_t g : paged_groups_) {
+        if (node->parent != nullptr) release_page(*node, g);
+      }
+      Node* parent = node->parent;
+      if (parent != nullptr) parent->children.erase(parent->children.begin());
+      node = parent;
+    }
+  }
+  roots_.clear();
+  node_count_ = 0;
+  snapshots_held_ = 0;
+  for (const std::size_t g : paged_groups_) TF_ASSERT(held_[g] == 0);
+}
+
 std::uint64_t PrefixTree::bytes_held() const {
   std::uint64_t bytes = snapshot_bytes_held();
   for (const std::size_t g : paged_groups_) bytes += static_cast<std::uint64_t>(held_[g]) * groups_[g].page_bytes;
