@@ -11,11 +11,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
@@ -26,13 +23,16 @@
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
+#include "measured_stream.h"
 #include "model/load.h"
 #include "ops/cpu/cpu_backend.h"
 
 namespace tensorfold {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using bench::Clock;
+using bench::MeasuredReply;
+using bench::MeasuredStream;
 
 struct Options {
   std::string model;
@@ -49,7 +49,7 @@ struct Options {
 };
 
 double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  return bench::seconds_between(start, Clock::now());
 }
 
 // Bytes per second of a plain read over 512 MiB on `threads` threads: the limit of one-stream decoding.
@@ -75,59 +75,33 @@ double read_bandwidth(int threads) {
   return best;
 }
 
-struct StreamResult {
-  std::vector<std::int32_t> tokens;
-  double first_token_seconds = 0;
-  double last_token_seconds = 0;
-  StreamStatistics statistics;
-  bool finished = false;
-};
-
-// Opens `count` streams at once and waits for all; times are from the common start.
-std::vector<StreamResult> run_streams(Engine& engine, int count, const Options& options, bool drafts) {
-  std::mutex mutex;
-  std::condition_variable done;
-  std::vector<StreamResult> results(static_cast<std::size_t>(count));
-  int finished = 0;
-  const auto start = Clock::now();
-  std::vector<std::unique_ptr<StreamHandle>> handles;
+// Opens `count` streams at once and waits for all. Times count from the first opening, which they all share.
+std::vector<MeasuredReply> run_streams(Engine& engine, int count, const Options& options, bool drafts) {
+  std::vector<std::unique_ptr<MeasuredStream>> streams;
   for (int stream = 0; stream < count; ++stream) {
     StreamRequest request;
     std::mt19937 random(static_cast<unsigned>(stream) + 1);
-    std::uniform_int_distribution<std::int32_t> id(0, engine.facts().model.vocabulary_size - 1);
     std::vector<std::int32_t>& prompt = request.prompt.tokens;
-    for (int i = 0; i < options.prompt_tokens; ++i) {
-      const bool again = options.repeat > 0 && i >= options.repeat;
-      prompt.push_back(again ? prompt[static_cast<std::size_t>(i - options.repeat)] : id(random));
+    prompt = bench::random_tokens(random, options.prompt_tokens, engine.facts().model.vocabulary_size);
+    for (std::size_t i = static_cast<std::size_t>(options.repeat); options.repeat > 0 && i < prompt.size(); ++i) {
+      prompt[i] = prompt[i - static_cast<std::size_t>(options.repeat)];
     }
     request.reply_tokens_max = options.reply_tokens;
     request.drafts = drafts;
     request.sampling.temperature = options.temperature;
     request.sampling.seed = static_cast<std::uint64_t>(stream);
     request.ignore_stop_tokens = true;
-    handles.push_back(engine.open(std::move(request), [&, stream](StreamEvent&& event) {
-      std::lock_guard lock(mutex);
-      auto& result = results[static_cast<std::size_t>(stream)];
-      if (const auto* token = std::get_if<TokenEvent>(&event)) {
-        if (result.tokens.empty()) result.first_token_seconds = seconds_since(start);
-        result.last_token_seconds = seconds_since(start);
-        result.tokens.push_back(token->token);
-      } else if (const auto* finish = std::get_if<FinishEvent>(&event)) {
-        if (finish->reason == FinishReason::kError)
-          std::fprintf(stderr, "stream failed: %s\n", finish->message.c_str());
-        result.statistics = finish->statistics;
-        result.finished = true;
-        ++finished;
-        done.notify_all();
-      }
-    }));
+    streams.push_back(std::make_unique<MeasuredStream>(engine, std::move(request)));
   }
-  std::unique_lock lock(mutex);
-  done.wait(lock, [&] { return finished == count; });
-  return results;
+  std::vector<MeasuredReply> replies;
+  for (const auto& stream : streams) {
+    replies.push_back(stream->wait());
+    replies.back().opened = replies.front().opened;
+  }
+  return replies;
 }
 
-std::uint64_t token_hash(const std::vector<StreamResult>& results) {
+std::uint64_t token_hash(const std::vector<MeasuredReply>& results) {
   std::uint64_t hash = 1469598103934665603ull;
   for (const auto& result : results) {
     for (const auto token : result.tokens) hash = (hash ^ static_cast<std::uint64_t>(token)) * 1099511628211ull;
@@ -186,8 +160,8 @@ void measure(Engine& engine, int streams, const Options& options, bool drafts, S
   double first = 0, last = 0;
   speed.rounds = speed.drafted = speed.accepted = speed.widest = 0;
   for (const auto& result : results) {
-    first = std::max(first, result.first_token_seconds);
-    last = std::max(last, result.last_token_seconds);
+    first = std::max(first, result.first_token_seconds());
+    last = std::max(last, result.last_token_seconds());
     speed.rounds += result.statistics.rounds;
     speed.drafted += result.statistics.drafted;
     speed.accepted += result.statistics.accepted;
