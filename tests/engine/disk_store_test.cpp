@@ -16,6 +16,7 @@
 #include <random>
 #include <thread>
 
+#include "eventually.h"
 #include "base/error.h"
 #include "engine/engine.h"
 #include "failing_files.h"
@@ -592,8 +593,7 @@ TEST(DiskStore, WritesNoMoreADayThanItMay) {
   write(*store, 3);
   EXPECT_EQ(store->counters().states, 2u);
   now += 86'400;
-  for (int i = 0; i < 400 && store->counters().is_paused; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(testing::eventually([&] { return !store->counters().is_paused; }));
   write(*store, 4);
   EXPECT_EQ(store->counters().states, 3u);
 }
@@ -609,7 +609,7 @@ TEST(DiskStore, PausesWhileTheDiskIsFullAndGoesOnAfterwards) {
   const auto store = DiskStore::open(options, true, nullptr);
   ASSERT_NE(store, nullptr);
   const auto write = [&](std::int32_t first) {
-    for (int i = 0; i < 400 && !store->can_write(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(testing::eventually([&] { return store->can_write(); }));
     store->write(state_of(*store, counting_prompt(200, first)));
     store->wait_until_written();
     return store->counters().states;

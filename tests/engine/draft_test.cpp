@@ -6,6 +6,7 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "eventually.h"
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/verify/oracle_source.h"
@@ -320,7 +321,7 @@ TEST(Drafts, ManyStreamsMixedWithSerialOnes) {
     }
     EXPECT_EQ(first->opened, 21);  // a stream without drafts never reaches a source
     EXPECT_EQ(first->contract_breaches + second->contract_breaches, 0);
-    for (int i = 0; i < 2000 && first->closed < 21; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(testing::eventually([&] { return first->closed >= 21; }));
     EXPECT_EQ(first->closed, 21);
     EXPECT_EQ(second->closed, 21);
   }
@@ -472,11 +473,8 @@ TEST(Drafts, LoadCountsDrafts) {
   const auto engine = start(options_of({std::make_shared<OracleSource>(options)}, 3));
   EXPECT_EQ(engine->facts().draft_kinds, std::vector<std::string>{"mtp"});
   const Outcome outcome = run(*engine, request_of(counting_prompt(40), 50));
-  EngineLoad load = engine->load();
-  for (int i = 0; i < 2000 && load.running > 0; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    load = engine->load();
-  }
+  EXPECT_TRUE(testing::eventually([&] { return engine->load().running == 0; }));
+  const EngineLoad load = engine->load();
   const DraftCounts& total = load.drafts_total[static_cast<std::size_t>(DraftKind::kMtp)];
   EXPECT_EQ(total.drafted, static_cast<std::uint64_t>(outcome.finish.statistics.drafted));
   EXPECT_EQ(total.accepted, static_cast<std::uint64_t>(outcome.finish.statistics.accepted));

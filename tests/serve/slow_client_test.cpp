@@ -2,12 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "eventually.h"
 #include "serve/fake_model.h"
 #include "serve/http_client.h"
 #include "serve/server.h"
@@ -16,15 +16,6 @@ namespace tensorfold::testing {
 namespace {
 
 using namespace std::chrono_literals;
-
-/// Two minutes at most: nothing here is about speed, and the machine may be busy.
-bool wait_for(const std::function<bool()>& condition) {
-  for (int i = 0; i < 12'000; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(10ms);
-  }
-  return false;
-}
 
 std::string endless_chat(int tokens) {
   return post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"go on"}],"stream":true,"max_tokens":)" +
@@ -45,10 +36,10 @@ std::chrono::duration<double> time_until_let_go(double round_ms, int not_reading
   const auto start = std::chrono::steady_clock::now();
   HttpClient silent(server.port());
   silent.send(endless_chat(1'000'000));
-  EXPECT_TRUE(wait_for([&] { return engine->running() == 1; }));
+  EXPECT_TRUE(eventually([&] { return engine->running() == 1; }));
   const std::string hello = post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"SAY:hello"}]})");
   EXPECT_EQ(ask(server.port(), hello).status, 200);
-  EXPECT_TRUE(wait_for([&] { return engine->cancelled() == 1 && engine->running() == 0; }));
+  EXPECT_TRUE(eventually([&] { return engine->cancelled() == 1 && engine->running() == 0; }));
   const auto elapsed = std::chrono::steady_clock::now() - start;
   EXPECT_EQ(ask(server.port(), get("/health")).status, 200);
   return elapsed;
@@ -81,7 +72,7 @@ TEST(LeavingClient, LeavesNoRequestBehind) {
     std::this_thread::sleep_for(std::chrono::microseconds(i * 50));
     client.reset();
   }
-  ASSERT_TRUE(wait_for([&] { return engine->load().running + engine->load().waiting == 0; }));
+  ASSERT_TRUE(eventually([&] { return engine->load().running + engine->load().waiting == 0; }));
   const auto start = std::chrono::steady_clock::now();
   server.drain(120);
   EXPECT_LT(std::chrono::steady_clock::now() - start, 60s) << "a request without a stream is still counted";
@@ -102,7 +93,7 @@ TEST(FullQueue, Answers503WithRetryAfter) {
   for (int i = 0; i < 3; ++i) {
     clients.push_back(std::make_unique<HttpClient>(server.port()));
     clients.back()->send(endless_chat(4000));
-    ASSERT_TRUE(wait_for([&] { return engine->load().running + engine->load().waiting == i + 1; }));
+    ASSERT_TRUE(eventually([&] { return engine->load().running + engine->load().waiting == i + 1; }));
   }
   const std::string hello = post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"SAY:hello"}]})");
   const Reply refused = ask(server.port(), hello);
@@ -110,7 +101,7 @@ TEST(FullQueue, Answers503WithRetryAfter) {
   EXPECT_NE(refused.head.find("Retry-After: "), std::string::npos) << refused.head;
   EXPECT_NE(refused.body.find("queue is full"), std::string::npos) << refused.body;
   clients.clear();  // they leave: their streams are cancelled and there is room again
-  ASSERT_TRUE(wait_for([&] { return engine->load().running + engine->load().waiting == 0; }));
+  ASSERT_TRUE(eventually([&] { return engine->load().running + engine->load().waiting == 0; }));
   EXPECT_EQ(ask(server.port(), hello).status, 200);
 }
 
