@@ -34,9 +34,9 @@ PrefixCache::PrefixCache(LanguageModel& model, PagePool& pool, const Capacity& c
   pool_.set_reclaimer([this](std::int32_t group) {
     try {
       return tree_->reclaim(group);
-    } catch (const std::exception& error) {
+    } catch (const std::bad_alloc& error) {
       forget_if_torn(error);
-      return true;
+      return true;  // its pages are free now
     }
   });
   if (options_.store == nullptr) return;
