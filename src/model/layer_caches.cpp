@@ -1,15 +1,25 @@
 // Pages and slots of all layers; see layer_caches.h.
 #include "model/layer_caches.h"
 
+#include <algorithm>
+#include <array>
+
 #include "base/error.h"
 #include "base/limits.h"
 
 namespace tensorfold {
 namespace {
 
+/// Without memory of its own: pages fall free also where there is none left.
 void poison(ops::Backend& backend, std::byte* data, std::size_t bytes) {
-  const std::vector<std::uint8_t> garbage(bytes, 0xff);  // NaN in fp32 and in bf16
-  backend.copy_to_backend(data, garbage.data(), bytes);
+  static const auto garbage = [] {
+    std::array<std::uint8_t, 4096> filled;
+    filled.fill(0xff);  // NaN in fp32 and in bf16
+    return filled;
+  }();
+  for (std::size_t at = 0; at < bytes; at += garbage.size()) {
+    backend.copy_to_backend(data + at, garbage.data(), std::min(garbage.size(), bytes - at));
+  }
 }
 
 }  // namespace

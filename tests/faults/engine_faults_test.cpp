@@ -1,6 +1,7 @@
 // The engine with its stores while memory and disk fail at random: it never crashes or hangs, every request ends, what was
 // said is what an undisturbed engine says, and afterwards everything works, what is on disk included. Each round is a
 // process of its own. TENSORFOLD_LONG=1 runs many more.
+#include <execinfo.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -198,11 +199,22 @@ void run_round(const Round& round) {
   expect_all_right(*engine, round.expected, "after the restart");
 }
 
+/// Where a child died: addresses for addr2line.
+void print_stack(int) {
+  const FaultExemption exemption;
+  void* frames[48];
+  ::backtrace_symbols_fd(frames, ::backtrace(frames, 48), STDERR_FILENO);
+  std::signal(SIGABRT, SIG_DFL);
+  std::abort();
+}
+
 /// Runs a round in a child; "" when it went well.
 std::string in_child(const Round& round) {
+  std::fflush(stdout);
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(kRoundSecondsMax);  // a hang ends in SIGALRM
+    std::signal(SIGABRT, print_stack);
     run_round(round);
     std::_Exit(0);
   }
@@ -248,15 +260,15 @@ class EngineFaults : public ::testing::TestWithParam<Kind> {
 };
 
 TEST_P(EngineFaults, AllocationsFail) {
-  expect_rounds(make_model(), is_long() ? 60 : 6, {{50'000, 0, 0}, {5'000, 0, 0}, {800, 0, 0}, {150, 0, 0}, {30, 4096, 0}});
+  expect_rounds(make_model(), is_long() ? 300 : 6, {{50'000, 0, 0}, {5'000, 0, 0}, {800, 0, 0}, {150, 0, 0}, {30, 4096, 0}});
 }
 
 TEST_P(EngineFaults, FilesFail) {
-  expect_rounds(make_model(), is_long() ? 60 : 6, {{0, 0, 40}, {0, 0, 8}, {0, 0, 3}});
+  expect_rounds(make_model(), is_long() ? 300 : 6, {{0, 0, 40}, {0, 0, 8}, {0, 0, 3}});
 }
 
 TEST_P(EngineFaults, BothFail) {
-  expect_rounds(make_model(), is_long() ? 60 : 4, {{3'000, 0, 30}, {20'000, 0, 6}, {500, 0, 10}});
+  expect_rounds(make_model(), is_long() ? 300 : 4, {{3'000, 0, 30}, {20'000, 0, 6}, {500, 0, 10}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, EngineFaults,
@@ -270,7 +282,7 @@ TEST(ModelFaults, AllocationsFailInARealModel) {
     const auto path = std::filesystem::path(TENSORFOLD_SOURCE_DIR) / "tests/golden/models/mlx_qwen3_5_mtp_4bit";
     return load_language_model(Checkpoint::open(path), ops::make_cpu_backend({.threads = 2, .path = ""}), {});
   };
-  expect_rounds(make_model, is_long() ? 40 : 4, {{100'000, 0, 0}, {10'000, 0, 0}, {1'500, 0, 50}, {40, 4096, 0}});
+  expect_rounds(make_model, is_long() ? 200 : 4, {{100'000, 0, 0}, {10'000, 0, 0}, {1'500, 0, 50}, {40, 4096, 0}});
 }
 
 }  // namespace
