@@ -28,12 +28,13 @@ if(architectures STREQUAL "native")
       list(APPEND architectures "${capability}")
     endforeach()
     list(REMOVE_DUPLICATES architectures)
-    list(TRANSFORM architectures REPLACE "^90$" "90a")
   endif()
   if(NOT architectures)
     set(architectures 90a)
   endif()
 endif()
+
+list(TRANSFORM architectures REPLACE "^90$" "90a")  # Hopper's own instructions are only in "90a"
 
 set(CMAKE_CUDA_COMPILER ${TENSORFOLD_NVCC})
 set(CMAKE_CUDA_ARCHITECTURES OFF)  # named below: "90a" needs the long form

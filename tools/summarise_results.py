@@ -11,6 +11,9 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 
+ALIKE_LISTED_MAX = 12
+
+
 def skip_reason(case, skip):
     """What a test said when it skipped itself: the line after GoogleTest's "Skipped", or pytest's message."""
     lines = (case.findtext("system-out") or "").splitlines()
@@ -53,11 +56,20 @@ def main():
     expected = [line.split("#")[0].strip() for line in (root / "tests/expected_skips").read_text().splitlines()]
     expected = [line for line in expected if line]
     unexpected = []
+    alike = {}  # (pattern, reason) -> names: what a whole program skips for one reason is one line
     for name, reason in skipped:
-        listed = any(fnmatch.fnmatchcase(name, pattern) for pattern in expected)
-        print(f"SKIPPED{'' if listed else ' (not expected)'}: {name}: {reason}")
-        if not listed:
+        pattern = next((each for each in expected if fnmatch.fnmatchcase(name, each)), None)
+        if pattern is None:
+            print(f"SKIPPED (not expected): {name}: {reason}")
             unexpected.append(name)
+        else:
+            alike.setdefault((pattern, reason), []).append(name)
+    for (pattern, reason), names in alike.items():
+        if len(names) > ALIKE_LISTED_MAX:
+            print(f"SKIPPED: {len(names)} tests of {pattern}: {reason}")
+            continue
+        for name in names:
+            print(f"SKIPPED: {name}: {reason}")
     for name in failed:
         print(f"FAILED: {name}")
     if unexpected:

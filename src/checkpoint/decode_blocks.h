@@ -9,35 +9,18 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/stored_numbers.h"
+
 #define TF_DECODE static inline __attribute__((always_inline))
 
 namespace tensorfold::decode {
-
-template <typename Value>
-TF_DECODE Value load(const std::uint8_t* data) {
-  Value value;
-  __builtin_memcpy(&value, data, sizeof(value));
-  return value;
-}
-
-// Integer arithmetic where it matters: a subnormal half must not depend on the thread's denormal mode.
-TF_DECODE float from_half(std::uint16_t half) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
-  const std::uint32_t magnitude = static_cast<std::uint32_t>(half & 0x7fffu) << 13;
-  const std::uint32_t exponent = magnitude & 0x0f800000u;
-  // Subnormal: 2^-14 · (1 + m/1024) - 2^-14, exact, and both operands are normal floats.
-  const float subnormal = __builtin_bit_cast(float, magnitude + (113u << 23)) - __builtin_bit_cast(float, 113u << 23);
-  const std::uint32_t rebias = exponent == 0x0f800000u ? 224u << 23 : 112u << 23;
-  const std::uint32_t bits = exponent == 0 ? __builtin_bit_cast(std::uint32_t, subnormal) : magnitude + rebias;
-  return __builtin_bit_cast(float, bits | sign);
-}
 
 TF_DECODE float from_bf16(std::uint16_t bits) {
   return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
 }
 
 TF_DECODE float load_half(const std::uint8_t* data) {
-  return from_half(load<std::uint16_t>(data));
+  return half_to_float(load_unaligned<std::uint16_t>(data));
 }
 
 // --- scalar formats --------------------------------------------------------------------------------------------------
@@ -58,7 +41,7 @@ TF_DECODE void half_row(const std::uint8_t* data, std::int64_t count, float* out
     for (int k = 0; k < kBlock; ++k) values[k] = convert(halves[k]);
     __builtin_memcpy(out + i, values, sizeof(values));
   }
-  for (; i < count; ++i) out[i] = convert(load<std::uint16_t>(data + 2 * i));
+  for (; i < count; ++i) out[i] = convert(load_unaligned<std::uint16_t>(data + 2 * i));
 }
 
 // --- codes to values -------------------------------------------------------------------------------------------------
@@ -70,24 +53,11 @@ TF_DECODE void fused(const std::uint8_t* codes, float scale, float bias, float* 
 
 // --- MLX affine ------------------------------------------------------------------------------------------------------
 
-// `bits` bytes as one number, by loads of whole registers: a copy of an odd size through memory stalls.
-template <int bits>
-TF_DECODE std::uint64_t load_pack(const std::uint8_t* data) {
-  if constexpr (bits == 2) return load<std::uint16_t>(data);
-  if constexpr (bits == 3) return load<std::uint16_t>(data) | static_cast<std::uint32_t>(data[2]) << 16;
-  if constexpr (bits == 4) return load<std::uint32_t>(data);
-  if constexpr (bits == 5) return load<std::uint32_t>(data) | static_cast<std::uint64_t>(data[4]) << 32;
-  if constexpr (bits == 6) {
-    return load<std::uint32_t>(data) | static_cast<std::uint64_t>(load<std::uint16_t>(data + 4)) << 32;
-  }
-  if constexpr (bits == 8) return load<std::uint64_t>(data);
-}
-
 // A self-contained pack: eight codes in `bits` bytes, least significant bit first. Four codes fit 32 bits at any width,
 // so the two halves of the pack become lanes of a 32-bit shift.
 template <int bits>
 TF_DECODE void affine_pack(const std::uint8_t* data, float scale, float bias, float* out) {
-  const std::uint64_t word = load_pack<bits>(data);
+  const std::uint64_t word = load_eight_codes<bits>(data);
   const auto low = static_cast<std::uint32_t>(word), high = static_cast<std::uint32_t>(word >> (4 * bits));
   const std::uint32_t lanes[8] = {low, low, low, low, high, high, high, high};
   constexpr std::uint32_t kShifts[8] = {0, bits, 2 * bits, 3 * bits, 0, bits, 2 * bits, 3 * bits};
@@ -109,9 +79,9 @@ struct AffineRow {
 };
 
 TF_DECODE float affine_scale(const std::uint8_t* data, int kind, std::int64_t index) {
-  if (kind == 0) return load<float>(data + 4 * index);
-  const auto bits = load<std::uint16_t>(data + 2 * index);
-  return kind == 1 ? from_half(bits) : from_bf16(bits);
+  if (kind == 0) return load_unaligned<float>(data + 4 * index);
+  const auto bits = load_unaligned<std::uint16_t>(data + 2 * index);
+  return kind == 1 ? half_to_float(bits) : from_bf16(bits);
 }
 
 template <int bits>
@@ -154,14 +124,14 @@ TF_DECODE void q5_0_block(const std::uint8_t* data, float* out) {
   std::uint8_t codes[32];
   const float d = load_half(data);
   nibbles(data + 6, codes);
-  fifth_bits(load<std::uint32_t>(data + 2), codes);
+  fifth_bits(load_unaligned<std::uint32_t>(data + 2), codes);
   fused<32>(codes, d, -16.0f * d, out);
 }
 
 TF_DECODE void q5_1_block(const std::uint8_t* data, float* out) {
   std::uint8_t codes[32];
   nibbles(data + 8, codes);
-  fifth_bits(load<std::uint32_t>(data + 4), codes);
+  fifth_bits(load_unaligned<std::uint32_t>(data + 4), codes);
   fused<32>(codes, load_half(data), load_half(data + 2), out);
 }
 
@@ -174,17 +144,6 @@ TF_DECODE void q8_0_block(const std::uint8_t* data, float* out) {
 
 // --- GGUF superblocks of 256 -----------------------------------------------------------------------------------------
 
-// The 6-bit scale and minimum of sub-block j (formats.md section 14).
-TF_DECODE void k_scale(const std::uint8_t* packed, int j, std::uint32_t* scale, std::uint32_t* minimum) {
-  if (j < 4) {
-    *scale = packed[j] & 63u;
-    *minimum = packed[j + 4] & 63u;
-  } else {
-    *scale = (packed[j + 4] & 15u) | ((packed[j - 4] >> 6) << 4);
-    *minimum = static_cast<std::uint32_t>(packed[j + 4] >> 4) | ((packed[j] >> 6) << 4);
-  }
-}
-
 // Q4_K, and Q5_K whose fifth bits lie in front of the nibbles: bit j of high[i] belongs to element i of sub-block j.
 template <bool five_bits>
 TF_DECODE void q45_k_block(const std::uint8_t* data, float* out) {
@@ -193,7 +152,7 @@ TF_DECODE void q45_k_block(const std::uint8_t* data, float* out) {
   const std::uint8_t* low = five_bits ? data + 48 : data + 16;
   for (int j = 0; j < 8; ++j) {
     std::uint32_t scale = 0, minimum = 0;
-    k_scale(data + 4, j, &scale, &minimum);
+    load_k_scale(data + 4, j, &scale, &minimum);
     std::uint8_t codes[32];
     for (int i = 0; i < 32; ++i) {
       codes[i] = static_cast<std::uint8_t>((low[j / 2 * 32 + i] >> (j % 2 * 4)) & 15u);

@@ -41,7 +41,7 @@ TF_DECODE void decode_stored(WeightFormat format, const std::uint8_t* data, std:
     case WeightFormat::kF32:
       return decode::f32_row(data, count, out);
     case WeightFormat::kF16:
-      return decode::half_row<decode::from_half>(data, count, out);
+      return decode::half_row<half_to_float>(data, count, out);
     case WeightFormat::kBF16:
       return decode::half_row<decode::from_bf16>(data, count, out);
     case WeightFormat::kQ4_0:
@@ -74,7 +74,7 @@ void decode_stored_plain(WeightFormat format, const std::uint8_t* data, std::int
 }
 
 #if defined(__x86_64__)
-// The compiler doesn't find VCVTPH2PS by itself. It ignores the denormal mode, as from_half does.
+// The compiler doesn't find VCVTPH2PS by itself. It ignores the denormal mode, as half_to_float does.
 __attribute__((target("avx2,fma,f16c"))) void decode_halves(const std::uint8_t* data, std::int64_t count, float* out) {
   std::int64_t i = 0;
   for (; i + 8 <= count; i += 8) {

@@ -35,5 +35,7 @@ struct GgufTensorType {
 
 /// nullptr for an id that no GGUF file should have.
 const GgufTensorType* gguf_tensor_type(std::uint32_t id);
+/// The same by name ("Q4_0"); nullptr for one that doesn't exist.
+const GgufTensorType* gguf_tensor_type(std::string_view name);
 
 }  // namespace tensorfold

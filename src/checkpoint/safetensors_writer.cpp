@@ -1,12 +1,7 @@
 // See safetensors_writer.h.
 #include "checkpoint/safetensors_writer.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -49,10 +44,6 @@ std::uint64_t element_bytes(const std::string& dtype) {
   }
 }
 
-std::string error_text() {
-  return std::strerror(errno);
-}
-
 }  // namespace
 
 std::uint64_t tensor_bytes(const TensorLayout& tensor) {
@@ -67,7 +58,7 @@ std::uint64_t tensor_bytes(const TensorLayout& tensor) {
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorLayout> tensors,
                                      const std::string& format)
-    : path_(path), partial_(path.string() + ".partial"), tensors_(std::move(tensors)) {
+    : file_(path), tensors_(std::move(tensors)) {
   std::sort(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   for (std::size_t i = 1; i < tensors_.size(); ++i) {
     if (tensors_[i].name == tensors_[i - 1].name) {
@@ -86,7 +77,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
     place.offset = data_bytes_;
     place.bytes = tensor_bytes(tensors_[index]);
     if (place.bytes > static_cast<std::uint64_t>(INT64_MAX) - data_bytes_) {
-      fail(ErrorCode::kInvalidCheckpoint, "{}: more than 63 bits of data", path_.string());
+      fail(ErrorCode::kInvalidCheckpoint, "{}: more than 63 bits of data", path.string());
     }
     data_bytes_ += place.bytes;
     header[tensors_[index].name] = {{"dtype", tensors_[index].dtype},
@@ -96,35 +87,13 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
   std::string text = header.dump();
   text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
   if (text.size() > limits::kSafetensorsHeaderBytesMax) {
-    fail(ErrorCode::kResourceExhausted, "{}: a header of {} bytes (limit {})", path_.string(), text.size(),
+    fail(ErrorCode::kResourceExhausted, "{}: a header of {} bytes (limit {})", path.string(), text.size(),
          limits::kSafetensorsHeaderBytesMax);
   }
-  file_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file_ < 0) fail(ErrorCode::kInvalidArgument, "{}: can't be written: {}", partial_.string(), error_text());
   const std::uint64_t header_bytes = text.size();
-  put(0, &header_bytes, sizeof(header_bytes));
-  put(sizeof(header_bytes), text.data(), text.size());
+  file_.write(0, &header_bytes, sizeof(header_bytes));
+  file_.write(sizeof(header_bytes), text.data(), text.size());
   data_start_ = sizeof(header_bytes) + header_bytes;
-}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  if (file_ < 0) return;
-  ::close(file_);
-  ::unlink(partial_.c_str());
-}
-
-void SafetensorsWriter::put(std::uint64_t offset, const void* data, std::size_t bytes) {
-  const char* from = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t count = ::pwrite(file_, from, bytes, static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      fail(ErrorCode::kResourceExhausted, "{}: writing failed: {}", partial_.string(), error_text());
-    }
-    from += count;
-    offset += static_cast<std::uint64_t>(count);
-    bytes -= static_cast<std::size_t>(count);
-  }
 }
 
 SafetensorsWriter::Place& SafetensorsWriter::place(const std::string& name) {
@@ -138,20 +107,13 @@ SafetensorsWriter::Place& SafetensorsWriter::place(const std::string& name) {
 void SafetensorsWriter::write(const std::string& name, std::uint64_t offset, const void* data, std::size_t bytes) {
   Place& target = place(name);
   TF_ASSERT(offset <= target.bytes && bytes <= target.bytes - offset);
-  put(data_start_ + target.offset + offset, data, bytes);
+  file_.write(data_start_ + target.offset + offset, data, bytes);
   target.written += bytes;
 }
 
 void SafetensorsWriter::finish() {
   for (const Place& each : places_) TF_ASSERT(each.written == each.bytes);
-  const bool synced = ::fsync(file_) == 0;
-  const bool closed = ::close(file_) == 0;
-  file_ = -1;
-  if (!synced || !closed || std::rename(partial_.c_str(), path_.c_str()) != 0) {
-    const std::string why = error_text();
-    ::unlink(partial_.c_str());
-    fail(ErrorCode::kResourceExhausted, "{}: writing failed: {}", path_.string(), why);
-  }
+  file_.finish();
 }
 
 }  // namespace tensorfold

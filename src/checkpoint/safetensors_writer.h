@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/partial_file.h"
+
 namespace tensorfold {
 
 struct TensorLayout {
@@ -26,9 +28,6 @@ class SafetensorsWriter {
   /// `format` is the metadata's "format" ("mlx"). Throws Error(kInvalidArgument) when the file can't be made or a name
   /// comes twice.
   SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorLayout> tensors, const std::string& format);
-  ~SafetensorsWriter();
-  SafetensorsWriter(const SafetensorsWriter&) = delete;
-  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
   /// Places `bytes` bytes at `offset` of the data of the tensor `name`. Every byte must be written exactly once.
   void write(const std::string& name, std::uint64_t offset, const void* data, std::size_t bytes);
@@ -42,11 +41,9 @@ class SafetensorsWriter {
     std::uint64_t bytes = 0;
     std::uint64_t written = 0;
   };
-  void put(std::uint64_t offset, const void* data, std::size_t bytes);
   Place& place(const std::string& name);
 
-  std::filesystem::path path_, partial_;
-  int file_ = -1;
+  PartialFile file_;
   std::uint64_t data_start_ = 0, data_bytes_ = 0;
   std::vector<TensorLayout> tensors_;  // sorted by name, for place()
   std::vector<Place> places_;

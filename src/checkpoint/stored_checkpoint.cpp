@@ -13,10 +13,14 @@
 namespace tensorfold {
 
 void StoredCheckpoint::add_file(std::unique_ptr<MappedFile> file, std::vector<TensorInfo> tensors) {
+  files_.push_back(std::move(file));
+  add_tensors(std::move(tensors));
+}
+
+void StoredCheckpoint::add_tensors(std::vector<TensorInfo> tensors) {
   if (tensors_.size() + tensors.size() > limits::kTensorCountMax) {
     fail(ErrorCode::kInvalidCheckpoint, "{}: more than {} tensors", path_.string(), limits::kTensorCountMax);
   }
-  files_.push_back(std::move(file));
   tensors_.insert(tensors_.end(), std::make_move_iterator(tensors.begin()), std::make_move_iterator(tensors.end()));
 }
 

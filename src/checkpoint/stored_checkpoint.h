@@ -34,7 +34,9 @@ class StoredCheckpoint : public Checkpoint {
 
   /// Takes over one file and its tensors. Refuses a name that an earlier file already had.
   void add_file(std::unique_ptr<MappedFile> file, std::vector<TensorInfo> tensors);
-  /// Call once, after the last add_file: names are looked up only from here on.
+  /// Tensors whose memory is the derived class's own.
+  void add_tensors(std::vector<TensorInfo> tensors);
+  /// Call once, after the last of these: names are looked up only from here on.
   void index_tensors();
 
   std::filesystem::path path_;

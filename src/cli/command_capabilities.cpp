@@ -1,21 +1,24 @@
 // `tensorfold capabilities --json`: what this build serves, for programs (api.md 1.3), from the same tables that
 // parsing and loading use.
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "model/families/family.h"
+#include "serve/backend_choice.h"
 
 namespace tensorfold::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json serve_flags() {
+Json flags_of(Command command) {
   Json flags = Json::object();
   for (const Flag& flag : flag_table()) {
-    if ((flag.commands & kServe) == 0) continue;
+    if ((flag.commands & command) == 0) continue;
     Json entry = Json::object();
     if (!flag.choices.empty()) entry["values"] = flag.choices;
     flags[std::string(flag.name)] = std::move(entry);
@@ -28,6 +31,19 @@ Json family_formats() {
   Json families = Json::object();
   for (const Family& family : tensorfold::families()) families[std::string(family.model_type)] = formats;
   return families;
+}
+
+Json gpu_list() {
+  Json list = Json::array();
+  std::string reason;
+  for (const ops::CudaDevice& gpu : gpus(reason)) {
+    list.push_back({{"index", gpu.index},
+                    {"name", gpu.name},
+                    {"compute_capability", fmt::format("{}.{}", gpu.compute_capability / 10, gpu.compute_capability % 10)},
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"usable", gpu.unusable.empty()}});
+  }
+  return list;
 }
 
 }  // namespace
@@ -45,10 +61,13 @@ int run_capabilities(const std::vector<std::string>& words) {
                          {"engine", "cpp"},
                          {"version", version()},
                          {"chip", nullptr},
-                         {"backends", {"cpu", "reference"}},
+                         {"backends", backend_names()},
+                         {"gpus", gpu_list()},
                          {"families", family_formats()},
-                         {"serve", {{"flags", serve_flags()}}},
-                         {"env", {"TENSORFOLD_API_KEY", "TENSORFOLD_CPU_PATH", "HF_HOME", "HF_HUB_CACHE"}}};
+                         {"serve", {{"flags", flags_of(kServe)}}},
+                         {"bench", {{"flags", flags_of(kBench)}}},
+                         {"env", {"TENSORFOLD_API_KEY", "TENSORFOLD_CPU_PATH", "TENSORFOLD_GPU_MEMORY_GIB", "TENSORFOLD_NO_GRAPHS",
+                           "TENSORFOLD_CUDA_PATH", "HF_HOME", "HF_HUB_CACHE"}}};
   std::printf("%s\n", document.dump().c_str());
   return 0;
 }

@@ -13,6 +13,7 @@
 #include "model/drafter_description.h"
 #include "model/load.h"
 #include "ops/cpu/isa.h"
+#include "serve/backend_choice.h"
 
 namespace tensorfold::cli {
 namespace {
@@ -41,6 +42,16 @@ std::string cpu_line() {
   } catch (const Error& error) {
     return fmt::format("none ({})", error.what());
   }
+}
+
+std::string gpu_lines() {
+  std::string reason, text;
+  for (const ops::CudaDevice& gpu : gpus(reason)) {
+    text += fmt::format("gpu {}: {}, {:.1f} GiB, compute capability {}.{}{}\n", gpu.index, gpu.name,
+                        static_cast<double>(gpu.memory_bytes) / kGib, gpu.compute_capability / 10,
+                        gpu.compute_capability % 10, gpu.unusable.empty() ? "" : " (can't be used: " + gpu.unusable + ")");
+  }
+  return text.empty() ? fmt::format("gpu: none ({})\n", reason) : text;
 }
 
 /// What the checkpoint brings for drafting: its MTP head, and a block drafter beside it.
@@ -82,6 +93,11 @@ int run_info(const std::vector<std::string>& words) {
                       static_cast<double>(bytes + kRuntimeMarginBytes) / kGib, static_cast<double>(bytes) / kGib);
   text += draft_lines(*checkpoint, description);
   text += fmt::format("cpu path: {}\n", cpu_line());
+  text += gpu_lines();
+  BackendChoice choice;
+  choice.backend = arguments.text("--backend").value_or("auto");
+  choice.device = static_cast<int>(arguments.integer("--device").value_or(-1));
+  text += fmt::format("backend: {}\n", backend_title(choice));
   text += "tensors:\n";
   for (const FormatSummary& format : formats) {
     text += fmt::format("  {:<28} {:>6} tensors {:>14} bytes\n", format.format, format.tensors, format.bytes);

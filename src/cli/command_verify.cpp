@@ -15,7 +15,7 @@
 #include "cli/flags.h"
 #include "cli/model_options.h"
 #include "cli/progress.h"
-#include "engine/verify/borrowed_model.h"
+#include "engine/borrowed_model.h"
 #include "engine/verify/fold.h"
 #include "hub/resolve.h"
 #include "model/load.h"
@@ -116,7 +116,7 @@ int run_verify(const std::vector<std::string>& words) {
   };
   // One copy of the weights serves the plain run and then the engine of each schedule.
   const fold::Report report =
-      fold::run([&](std::int32_t) { return std::make_unique<fold::BorrowedModel>(model); }, options);
+      fold::run([&](std::int32_t) { return std::make_unique<BorrowedModel>(model); }, options);
   progress.clear();
   if (arguments.has("--json")) {
     std::printf("%s\n", report_json(arguments.model(), facts, options, report).dump().c_str());

@@ -8,14 +8,26 @@
 #include <cmath>
 #include <limits>
 
+#include "base/limits.h"
+#include "convert/synthetic/presets.h"
+#include "convert/synthetic/synthetic_checkpoint.h"
+
 namespace tensorfold::cli {
 namespace {
 
 constexpr double kIntMax = 2147483647.0;
+constexpr double kLayersMax = static_cast<double>(limits::kLayerCountMax);
 constexpr double kUnbounded = std::numeric_limits<double>::max();
 constexpr double kGibMax = 1u << 20;
 constexpr unsigned kBoth = kServe | kChat;
-constexpr unsigned kComputing = kServe | kChat | kVerify;
+constexpr unsigned kComputing = kServe | kChat | kVerify | kBench;
+constexpr double kRepeatsMin = 3;  // below that there is no median
+
+std::vector<std::string_view> bench_presets() {
+  std::vector<std::string_view> names;
+  for (const SyntheticPreset& preset : synthetic_presets()) names.push_back(preset.name);
+  return names;
+}
 
 std::vector<Flag> make_table() {
   return {
@@ -185,7 +197,9 @@ std::vector<Flag> make_table() {
        0.00390625,
        8},
       {"--recall-read-only", FlagKind::kSwitch, kServe, "", "draft from what is there, add nothing; implies --recall"},
-      {"--backend", FlagKind::kChoice, kComputing, "NAME", "what computes (auto)", {"auto", "cpu", "reference"}},
+      {"--backend", FlagKind::kChoice, kComputing | kInfo, "NAME", "what computes; auto: the GPU where there is one (auto)",
+       {"auto", "cpu", "cuda", "reference"}},
+      {"--device", FlagKind::kInteger, kComputing | kInfo, "N", "GPU to use (the first that can be used)", {}, 0, 255},
       {"--rounding",
        FlagKind::kChoice,
        kComputing,
@@ -195,7 +209,37 @@ std::vector<Flag> make_table() {
       {"--threads", FlagKind::kInteger, kComputing, "N", "compute threads (all cores)", {}, 1, 4096},
       {"--schedules", FlagKind::kInteger, kVerify, "N", "random schedules to run (20)", {}, 1, kIntMax},
       {"--seed", FlagKind::kInteger, kVerify, "N", "seed of the schedules (1)", {}, -kUnbounded, kUnbounded},
-      {"--json", FlagKind::kSwitch, kVerify, "", "print the report as one JSON object"},
+      {"--synthetic", FlagKind::kChoice, kBench, "PRESET",
+       "instead of MODEL: random weights in the shapes of a real model, made on the spot", bench_presets()},
+      {"--format", FlagKind::kChoice, kBench, "NAME",
+       "of a synthetic model's matrices; q4_0, q4_1 and q8_0 are GGUF's (affine4)", synthetic_formats()},
+      {"--layers", FlagKind::kInteger, kBench, "N", "layers of a synthetic model (the preset's)", {}, 1, kLayersMax},
+      {"--mtp", FlagKind::kSwitch, kBench, "", "a synthetic model with its MTP head, where the preset has one"},
+      {"--write-gguf", FlagKind::kText, kBench, "FILE", "write the synthetic model as a GGUF file, for other engines"},
+      {"--write-mlx", FlagKind::kText, kBench, "DIR", "... as the folder of an MLX conversion"},
+      {"--context", FlagKind::kInteger, kBench, "N", "tokens before those that are timed (2048)", {}, 1, kIntMax},
+      {"--prompt-tokens", FlagKind::kText, kBench, "LIST", "prefill: lengths of prompts (512,2048,8192)"},
+      {"--reply-tokens", FlagKind::kInteger, kBench, "N", "decode, concurrency: tokens of a stream for one repeat (64)",
+       {}, 1, 65536},
+      {"--streams", FlagKind::kText, kBench, "LIST",
+       "concurrency: how many at once (1,4,16,64); kernels: lanes of one row, beside the windows"},
+      {"--rows", FlagKind::kText, kBench, "LIST",
+       "decode, kernels: rows of one stream's window, in kernels also slices of a prompt (1,4,8,16)"},
+      {"--accepted", FlagKind::kInteger, kBench, "N", "rows of the window before that landed (4)", {}, 0, 128},
+      {"--compare-streams", FlagKind::kInteger, kBench, "N",
+       "concurrency: streams whose tokens are compared with the same stream alone (all)", {}, 0, kIntMax},
+      {"--compare-drafts", FlagKind::kSwitch, kBench, "",
+       "decode: also with drafts, which must give the same tokens; fails where they don't"},
+      {"--repeat-passage", FlagKind::kInteger, kBench, "N",
+       "decode: prompts say a passage of N tokens over and over, as a model that copies would see (0 = they don't)", {},
+       0, kIntMax},
+      {"--temperature", FlagKind::kNumber, kBench, "T", "decode: 0 = greedy (0)", {}, 0, kUnbounded},
+      {"--repeats", FlagKind::kInteger, kBench, "N", "of every figure; the median is shown (3)", {}, kRepeatsMin, 1000},
+      {"--peak-gbps", FlagKind::kNumber, kBench, "G",
+       "the memory's speed in GB/s, for floors (measured on the CPU, else none)", {}, 0, kUnbounded},
+      {"--seed", FlagKind::kInteger, kBench, "N", "of random weights and prompts (1)", {}, -kUnbounded, kUnbounded},
+      {"--output", FlagKind::kText, kBench, "FILE", "write the report there too, as --json would print it"},
+      {"--json", FlagKind::kSwitch, kVerify | kBench, "", "print the report as one JSON object"},
       {"--bits", FlagKind::kInteger, kConvert, "N", "bits of a weight: 2, 3, 4, 5, 6 or 8 (4)", {}, 2, 8},
       {"--group", FlagKind::kInteger, kConvert, "N", "weights that share a scale: 32, 64 or 128 (64)", {}, 32, 128},
       {"--mixed", FlagKind::kText, kConvert, "RULES",
@@ -300,7 +344,6 @@ const std::vector<std::string_view>& unbuilt_flags() {
                                                       "--vision-urls",
                                                       "--vision-max-images",
                                                       "--vision-image-tokens",
-                                                      "--device",
                                                       "--segments",
                                                       "--tp",
                                                       "--rank",
@@ -410,6 +453,10 @@ Arguments parse_arguments(Command command, const std::vector<std::string>& words
     values.push_back(std::move(value));
   }
   check_together(arguments.values_);
+  if (command == kBench) {
+    arguments.words_ = std::move(positionals);
+    return arguments;
+  }
   const std::size_t wanted = command == kConvert ? 2 : 1;
   if (positionals.size() < wanted) {
     throw UsageError(fmt::format("the following arguments are required: {}", command == kConvert ? "IN OUT" : "MODEL"));
@@ -430,17 +477,32 @@ std::string usage_line(Command command) {
       return "usage: tensorfold verify MODEL [flags]";
     case kConvert:
       return "usage: tensorfold convert IN OUT [flags]";
+    case kBench:
+      return "usage: tensorfold bench (MODEL | --synthetic PRESET) kernels|decode|prefill|concurrency|load ... [flags]";
     case kInfo:
       break;
   }
-  return "usage: tensorfold info MODEL";
+  return "usage: tensorfold info MODEL [flags]";
 }
+
+constexpr const char* kBenchText = R"(
+Measures this engine, without HTTP. (`benchmark`, which measures a served model, is not part of this build.)
+
+  kernels      what each kind of operation takes in a pass, with the bytes it has to move
+  decode       tokens a second of one stream, and what windows of several rows cost
+  prefill      tokens a second of prompts
+  concurrency  tokens a second of many streams, and whether each gives the tokens that it gives alone
+  load         seconds and GB/s from the checkpoint to a model that computes
+
+Before anything is measured a pass checks that logits are finite and, with experts, how the work spreads over them.
+)";
 
 std::string help_text(Command command) {
   std::string text = usage_line(command) + "\n\n";
   text += command == kConvert ? "IN" : "MODEL";
   text +=
       " is a folder with config.json and safetensors, a .gguf file, or OWNER/NAME in the Hugging Face cache.\n";
+  if (command == kBench) text += kBenchText;
   bool first = true;
   for (const Flag& flag : flag_table()) {
     if ((flag.commands & command) == 0) continue;

@@ -21,7 +21,7 @@ class UsageError : public std::runtime_error {
 
 enum class FlagKind { kSwitch, kText, kInteger, kNumber, kChoice };
 
-enum Command : unsigned { kServe = 1u, kChat = 2u, kInfo = 4u, kVerify = 8u, kConvert = 16u };
+enum Command : unsigned { kServe = 1u, kChat = 2u, kInfo = 4u, kVerify = 8u, kConvert = 16u, kBench = 32u };
 
 struct Flag {
   std::string_view name;  // "--host"
@@ -44,6 +44,8 @@ class Arguments {
   const std::string& model() const { return model_; }
   /// The second word of `convert IN OUT`; empty elsewhere.
   const std::string& output() const { return output_; }
+  /// All words that aren't flags: of `bench`, MODEL and what to measure.
+  const std::vector<std::string>& words() const { return words_; }
   bool help() const { return help_; }
   bool has(std::string_view name) const { return values_.find(name) != values_.end(); }
   std::optional<std::string> text(std::string_view name) const;
@@ -54,6 +56,7 @@ class Arguments {
  private:
   friend Arguments parse_arguments(Command command, const std::vector<std::string>& words);
   std::string model_, output_;
+  std::vector<std::string> words_;
   bool help_ = false;
   std::map<std::string, std::vector<std::string>, std::less<>> values_;
 };

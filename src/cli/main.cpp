@@ -22,6 +22,7 @@ std::string summary() {
          "  info MODEL             what MODEL is and what it needs\n"
          "  verify MODEL [flags]   check on this machine that replies don't depend on how they are computed\n"
          "  convert IN OUT         quantise a checkpoint to MLX affine\n"
+         "  bench MODEL WHAT ...   measure this engine (benchmark, for served models, isn't built)\n"
          "  capabilities --json    what this build serves, for programs\n"
          "  --version              program and version\n"
          "  --help, -h             this text; also after a command\n\n" +
@@ -35,7 +36,8 @@ struct Entry {
 };
 constexpr Entry kCommands[] = {{"serve", run_serve, kServe},       {"info", run_info, kInfo},
                                {"chat", run_chat, kChat},          {"verify", run_verify, kVerify},
-                               {"convert", run_convert, kConvert}, {"capabilities", run_capabilities}};
+                               {"convert", run_convert, kConvert}, {"bench", run_bench, kBench},
+                               {"capabilities", run_capabilities}};
 
 /// Commands of the API reference that this build doesn't have.
 constexpr const char* kUnbuiltCommands[] = {"models",  "pull", "benchmark", "web",     "slide", "update",
@@ -62,7 +64,8 @@ int dispatch(const std::string& command, const std::vector<std::string>& words) 
   }
   for (const char* name : kUnbuiltCommands) {
     if (command != name) continue;
-    std::fprintf(stderr, "tensorfold: the command '%s' is not part of this build\n", name);
+    std::fprintf(stderr, "tensorfold: the command '%s' is not part of this build%s\n", name,
+                 command == "benchmark" ? ", which can't measure a served model; 'bench' measures this engine" : "");
     return kUsage;
   }
   std::fprintf(stderr, "%stensorfold: error: unknown command '%s'\n", summary().c_str(), command.c_str());

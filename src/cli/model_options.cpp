@@ -114,6 +114,10 @@ ServedModelOptions model_options(const Arguments& arguments) {
     throw UsageError("argument --rounding: only with --backend reference");
   }
   options.threads = static_cast<int>(arguments.integer("--threads").value_or(0));
+  options.device = static_cast<int>(arguments.integer("--device").value_or(-1));
+  if (arguments.has("--device") && options.backend != "auto" && options.backend != "cuda") {
+    throw UsageError("argument --device: only with --backend cuda or auto");
+  }
   options.context = static_cast<std::int32_t>(arguments.integer("--context").value_or(0));
   options.lanes = lanes_from(arguments.text("--parallel"));
   if (const auto gib = arguments.number("--prompt-cache-gib")) options.prompt_cache_bytes = bytes_from_gib(*gib);

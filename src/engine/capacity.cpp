@@ -2,7 +2,7 @@
 #include "engine/capacity.h"
 
 #include <algorithm>
-#include <fstream>
+#include <bit>
 #include <limits>
 #include <string>
 
@@ -98,7 +98,7 @@ std::int32_t window_rows(const ModelFacts& facts, std::int32_t slots, std::int32
 }
 
 [[noreturn]] void refuse(const ModelFacts& facts, const EngineOptions& options, std::int32_t lanes,
-                         std::int32_t context, std::int32_t pass_rows, std::uint64_t memory) {
+                         std::int32_t context, std::int32_t pass_rows, std::uint64_t memory, bool is_shared) {
   const std::int32_t shorter = longest_context(facts, lanes, context, pass_rows, memory);
   const std::int32_t fewer = most_lanes(facts, lanes, context, pass_rows, memory);
   std::string advice;
@@ -108,16 +108,31 @@ std::int32_t window_rows(const ModelFacts& facts, std::int32_t slots, std::int32
   fail(ErrorCode::kResourceExhausted, "{} stream{} of {} tokens need{} {:.0f} MiB of cache, and {} {:.0f} MiB{}.{}",
        lanes, lanes == 1 ? "" : "s", context, lanes == 1 ? "s" : "",
        mebibytes(total_bytes(facts, lanes, context, pass_rows)),
-       options.cache_memory_bytes != 0 ? "the cache is limited to" : "this machine leaves it", mebibytes(memory),
-       options.cache_memory_bytes != 0 ? "" : " (half of the free memory)", advice);
+       options.cache_memory_bytes != 0 ? "the cache is limited to"
+       : is_shared                     ? "this machine leaves it"
+                                       : "the GPU leaves it",
+       mebibytes(memory), options.cache_memory_bytes == 0 && is_shared ? " (half of the free memory)" : "", advice);
 }
 
-/// Memory for kept prefixes. Automatic: a quarter of what the lanes leave. A given size is refused when it would take
+/// Memory for the lanes' caches.
+std::uint64_t cache_memory(const ModelFacts& facts, const EngineOptions& options, std::int32_t pass_rows,
+                           MemoryAvailable available) {
+  if (options.cache_memory_bytes != 0) return options.cache_memory_bytes;
+  if (available.is_shared) return available.bytes / 2;
+  // Logits grow with the streams that there are; on a host they are a small part of the half that is left alone.
+  const std::int32_t lanes = options.lanes > 0 ? options.lanes : kAutoLanes;
+  const std::uint64_t logits_rows = std::bit_ceil(static_cast<std::uint64_t>(lanes + scored_rows_max(facts, pass_rows)));
+  const std::uint64_t logits = logits_rows * static_cast<std::uint64_t>(facts.vocabulary_size) * sizeof(float);
+  const std::uint64_t left = available.bytes - std::min(available.bytes, logits);
+  return options.lanes > 0 && options.context > 0 ? left : left / 4 * 3;
+}
+
+/// Memory for kept prefixes. Automatic: a quarter of what the lanes leave, of a GPU's memory half. A given size is refused when it would take
 /// most of what is left, unless the options insist.
-std::uint64_t prefix_bytes(const EngineOptions& options, std::uint64_t lane_bytes, std::uint64_t memory_available) {
+std::uint64_t prefix_bytes(const EngineOptions& options, std::uint64_t lane_bytes, MemoryAvailable available) {
   if (options.prompt_cache_bytes == 0) return 0;
-  const std::uint64_t left = memory_available - std::min(memory_available, lane_bytes);
-  if (options.prompt_cache_bytes < 0) return std::min(left / 4, kAutoPrefixBytesMax);
+  const std::uint64_t left = available.bytes - std::min(available.bytes, lane_bytes);
+  if (options.prompt_cache_bytes < 0) return std::min(left / (available.is_shared ? 4 : 2), kAutoPrefixBytesMax);
   const auto wanted = static_cast<std::uint64_t>(options.prompt_cache_bytes);
   const std::uint64_t most = left / 100 * kPrefixShareMax;
   if (wanted > most && !options.prompt_cache_over_cap) {
@@ -127,6 +142,19 @@ std::uint64_t prefix_bytes(const EngineOptions& options, std::uint64_t lane_byte
          mebibytes(wanted) / 1024, mebibytes(left) / 1024, kPrefixShareMax, mebibytes(most) / 1024);
   }
   return wanted;
+}
+
+/// States of kept prefixes lie in host memory: where the budget is ours to choose they take nothing of a GPU's share, and are
+/// bounded by what the host has.
+PrefixBudget prefix_budget(const ModelFacts& facts, const EngineOptions& options, std::uint64_t bytes,
+                           MemoryAvailable available) {
+  const PrefixBudget budget = plan_prefix_budget(facts.groups, bytes);
+  if (available.is_shared || options.prompt_cache_bytes >= 0 || budget.snapshot_bytes == 0) return budget;
+  const double in_host_share = static_cast<double>(budget.snapshot_bytes) / static_cast<double>(budget.bytes);
+  const double host = static_cast<double>(host_memory_available()) / 4.0;
+  const double gpu = static_cast<double>(bytes);
+  const double whole = std::min(host / in_host_share, in_host_share < 1.0 ? gpu / (1.0 - in_host_share) : gpu);
+  return plan_prefix_budget(facts.groups, static_cast<std::uint64_t>(whole));
 }
 
 }  // namespace
@@ -140,14 +168,20 @@ std::uint64_t lane_bytes(const ModelFacts& facts, std::int32_t context, std::int
   return bytes;
 }
 
-Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, std::uint64_t memory_available) {
+std::int32_t scored_rows_max(const ModelFacts& facts, std::int32_t pass_rows) {
+  const std::size_t row_bytes = static_cast<std::size_t>(facts.vocabulary_size) * sizeof(float);
+  return static_cast<std::int32_t>(
+      std::clamp<std::size_t>(limits::kPassLogitsBytesMax / row_bytes, 1, static_cast<std::size_t>(pass_rows)));
+}
+
+Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, MemoryAvailable available) {
   TF_ASSERT(facts.context_max > 0 && facts.pass_rows_max > 0 && facts.vocabulary_size > 0);
   check_options(facts, options);
-  const std::uint64_t memory = options.cache_memory_bytes != 0 ? options.cache_memory_bytes : memory_available / 2;
   Capacity capacity;
   capacity.pass_rows =
       options.pass_rows_max > 0 ? std::min(options.pass_rows_max, facts.pass_rows_max) : facts.pass_rows_max;
   const std::int32_t rows = capacity.pass_rows;
+  const std::uint64_t memory = cache_memory(facts, options, rows, available);
   const bool choose_context = options.context == 0;
   capacity.lanes = options.lanes;
   if (options.lanes == 0) {
@@ -158,14 +192,15 @@ Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, st
   if (choose_context) {
     capacity.context = longest_context(facts, capacity.lanes, facts.context_max, rows, memory);
     if (capacity.context < std::min(facts.context_max, limits::kKvPageTokens)) {
-      refuse(facts, options, capacity.lanes, std::min(facts.context_max, limits::kKvPageTokens), rows, memory);
+      refuse(facts, options, capacity.lanes, std::min(facts.context_max, limits::kKvPageTokens), rows, memory,
+             available.is_shared);
     }
   } else if (total_bytes(facts, capacity.lanes, capacity.context, rows) > memory) {
-    refuse(facts, options, capacity.lanes, capacity.context, rows, memory);
+    refuse(facts, options, capacity.lanes, capacity.context, rows, memory, available.is_shared);
   }
   capacity.cache_bytes = total_bytes(facts, capacity.lanes, capacity.context, rows);
   capacity.prefix_budget =
-      plan_prefix_budget(facts.groups, prefix_bytes(options, capacity.cache_bytes, memory_available));
+      prefix_budget(facts, options, prefix_bytes(options, capacity.cache_bytes, available), available);
   for (std::size_t g = 0; g < facts.groups.size(); ++g) {
     const std::int64_t pages =
         1 + capacity.prefix_budget.page_counts[g] +
@@ -179,18 +214,6 @@ Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, st
   capacity.window_rows = window_rows(facts, capacity.slot_count, rows, memory);
   capacity.context_was_reduced = choose_context && capacity.context < facts.context_max;
   return capacity;
-}
-
-std::uint64_t memory_available_bytes() {
-  std::uint64_t available = 0;
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    if (line.rfind("MemAvailable:", 0) == 0) available = std::strtoull(line.c_str() + 13, nullptr, 10) * 1024;
-  }
-  std::uint64_t limit = 0, used = 0;
-  std::ifstream limit_file("/sys/fs/cgroup/memory.max"), used_file("/sys/fs/cgroup/memory.current");
-  if (limit_file >> limit && used_file >> used) available = std::min(available, limit > used ? limit - used : 0);
-  return available;
 }
 
 }  // namespace tensorfold

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "engine/cache/prefix_budget.h"
 #include "engine/engine.h"
 
@@ -25,11 +26,12 @@ struct Capacity {
 /// Bytes of page and slot memory that one lane of `context` tokens needs.
 std::uint64_t lane_bytes(const ModelFacts& facts, std::int32_t context, std::int32_t pass_rows);
 
-/// Throws Error(kInvalidArgument) for options out of range and Error(kResourceExhausted), with what would fit, for
-/// explicit options that memory can't hold. `memory_available` is used when the options name no cache size.
-Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, std::uint64_t memory_available);
+/// Rows beyond one a stream whose logits one pass returns.
+std::int32_t scored_rows_max(const ModelFacts& facts, std::int32_t pass_rows);
 
-/// Memory that can be allocated without swapping: MemAvailable, and the control group's limit where there is one.
-std::uint64_t memory_available_bytes();
+/// Throws Error(kInvalidArgument) for options out of range and Error(kResourceExhausted), with what would fit, for
+/// explicit options that memory can't hold. `available` is used when the options name no cache size. Of memory that other
+/// programs share the lanes get half; of a GPU's, whatever explicit options ask for, and three quarters otherwise.
+Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, MemoryAvailable available);
 
 }  // namespace tensorfold

@@ -149,7 +149,8 @@ class RunningEngine : public Engine {
  public:
   RunningEngine(std::unique_ptr<LanguageModel> model, const EngineOptions& options)
       : model_(std::move(model)), mailbox_(std::make_shared<Mailbox>()) {
-    const Capacity capacity = plan_capacity(model_->facts(), options, memory_available_bytes());
+    model_->warm_up(options.pass_rows_max > 0 ? options.pass_rows_max : model_->facts().pass_rows_max);
+    const Capacity capacity = plan_capacity(model_->facts(), options, model_->memory_available());
     model_->allocate_caches(capacity.page_counts, capacity.slot_count, capacity.window_rows);
     facts_.model = model_->facts();
     facts_.lanes = capacity.lanes;

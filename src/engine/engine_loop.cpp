@@ -17,9 +17,7 @@ constexpr auto kLoadPollTime = std::chrono::milliseconds(20);
 SchedulerLimits scheduler_limits(const ModelFacts& facts, const Capacity& capacity, const EngineOptions& options) {
   SchedulerLimits limits;
   limits.pass_rows = capacity.pass_rows;
-  const std::size_t row_bytes = static_cast<std::size_t>(facts.vocabulary_size) * sizeof(float);
-  limits.scored_rows = static_cast<std::int32_t>(std::clamp<std::size_t>(limits::kPassLogitsBytesMax / row_bytes, 1,
-                                                                         static_cast<std::size_t>(capacity.pass_rows)));
+  limits.scored_rows = scored_rows_max(facts, capacity.pass_rows);
   limits.pass_seconds = options.pass_seconds_max;
   return limits;
 }

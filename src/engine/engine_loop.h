@@ -64,13 +64,17 @@ class EngineLoop {
   void deliver_prompt(Stream& stream, const PlanLane& span, Clock::time_point now);
   void walk_window(Stream& stream, const PlanLane& span, Clock::time_point now);
   std::int32_t accepted_child(const PlanLane& span, std::int32_t window_row, std::int32_t token) const;
-  void report_logits(Stream& stream, std::int32_t plan_row) const;
+  void report_logits(Stream& stream, std::int32_t plan_row);
   std::optional<DraftKind> window_source(const Stream& stream, const PlanLane& span) const;
   void note_fed(Stream& stream, const PlanLane& span);
-  void extend_reply(Stream& stream, const float* logits, Clock::time_point now);
+  /// By the row that feeds the last token of the stream's context.
+  void extend_reply(Stream& stream, std::int32_t plan_row, Clock::time_point now);
   /// The token after the stream's context, or -1 after ending the stream.
-  std::int32_t choose_token(Stream& stream, const float* logits);
-  const float* logits_of(std::int32_t plan_row) const;
+  std::int32_t choose_token(Stream& stream, std::int32_t plan_row);
+  std::int32_t end_without_token(Stream& stream, std::int32_t code);
+  /// Host memory; may have to be copied first, so ask only for what is looked at.
+  const float* logits_of(std::int32_t plan_row);
+  std::int32_t draw_of(std::int32_t plan_row) const;
   void publish_load(Clock::time_point now);
 
   LanguageModel& model_;

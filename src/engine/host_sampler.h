@@ -9,7 +9,7 @@
 
 #include "engine/engine.h"
 #include "engine/logit_adjust.h"
-#include "engine/sampler.h"
+#include "ops/sampler.h"
 #include "engine/sampler_loops.h"
 
 namespace tensorfold {

@@ -34,6 +34,9 @@ class LogitAdjust {
   /// Counts the prompt where a repetition penalty needs it: O(prompt), before any pass.
   LogitAdjust(const LogitRule& rule, std::span<const std::int32_t> prompt);
 
+  /// False: collect() yields nothing, whatever the row.
+  bool is_active() const { return counts_ || !entries_.empty(); }
+
   /// A token of the reply was committed: each once, in any number at a time, the pending one included.
   void commit(std::int32_t token);
 

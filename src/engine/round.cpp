@@ -90,14 +90,14 @@ void EngineLoop::deliver(Stream& stream, const PlanLane& span, Clock::time_point
   if (span.commits) {
     deliver_prompt(stream, span, now);
     const std::int32_t last_row = span.first_row + span.row_count - 1;
-    if (!stream.is_finished() && stream.prompt_rows_left() == 0) extend_reply(stream, logits_of(last_row), now);
+    if (!stream.is_finished() && stream.prompt_rows_left() == 0) extend_reply(stream, last_row, now);
   } else {
     walk_window(stream, span, now);
   }
   if (!stream.is_finished()) note_fed(stream, span);
 }
 
-void EngineLoop::report_logits(Stream& stream, std::int32_t plan_row) const {
+void EngineLoop::report_logits(Stream& stream, std::int32_t plan_row) {
   if (!stream.request().on_logits) return;
   const std::int32_t index = plan_.rows[static_cast<std::size_t>(plan_row)].sequence_index;
   if (!stream.claim_row(index)) return;
@@ -118,7 +118,7 @@ void EngineLoop::walk_window(Stream& stream, const PlanLane& span, Clock::time_p
     stream.commit_row(row);
     if (row > 0 && counts != nullptr) ++counts->accepted;
     report_logits(stream, span.first_row + row);
-    extend_reply(stream, logits_of(span.first_row + row), now);
+    extend_reply(stream, span.first_row + row, now);
     if (stream.is_finished()) return;
     if (stream.is_cancel_requested()) return stream.finish(FinishReason::kCancelled);
     row = accepted_child(span, row, stream.context().back());
@@ -180,17 +180,27 @@ void EngineLoop::deliver_prompt(Stream& stream, const PlanLane& span, Clock::tim
   stream.emit(PromptProgressEvent{end, stream.prompt_length(), stream.cached_tokens()});
 }
 
-std::int32_t EngineLoop::choose_token(Stream& stream, const float* logits) {
+std::int32_t EngineLoop::end_without_token(Stream& stream, std::int32_t code) {
+  stream.finish(FinishReason::kError,
+                code == ops::kDrawNotFinite
+                    ? "The model's output is not finite."
+                    : "No token is allowed here: the output rule and the model exclude them all.");
+  return -1;
+}
+
+// The draw where the logits lie counts only when nothing stands between the raw row and the draw; otherwise the row comes to
+// the host and is drawn here, to the same token if nothing changed it.
+std::int32_t EngineLoop::choose_token(Stream& stream, std::int32_t plan_row) {
   const std::uint32_t* allowed = nullptr;
+  const std::int32_t drawn = draw_of(plan_row);
   if (stream.rule() != nullptr) {
     const std::vector<std::int32_t> forced = stream.rule()->forced_tokens();
     if (!forced.empty()) {
       if (forced[0] < 0 || forced[0] >= facts_.vocabulary_size) {
         fail(ErrorCode::kInternal, "A rule forced token {}, which is outside the vocabulary.", forced[0]);
       }
-      if (sampler_.is_finite(logits)) return forced[0];
-      stream.finish(FinishReason::kError, "The model's output is not finite.");
-      return -1;
+      const bool finite = drawn == ops::kDrawOnHost ? sampler_.is_finite(logits_of(plan_row)) : drawn != ops::kDrawNotFinite;
+      return finite ? forced[0] : end_without_token(stream, ops::kDrawNotFinite);
     }
     const std::size_t words = (static_cast<std::size_t>(facts_.vocabulary_size) + 31) / 32;
     allowed_bits_.assign(words, 0);
@@ -199,25 +209,25 @@ std::int32_t EngineLoop::choose_token(Stream& stream, const float* logits) {
       allowed = allowed_bits_.data();
     }
   }
+  if (drawn != ops::kDrawOnHost && allowed == nullptr && !stream.logit_adjust().is_active()) {
+    return drawn >= 0 ? drawn : end_without_token(stream, drawn);
+  }
+  const float* logits = logits_of(plan_row);
   // The row that feeds index i draws the token of index i + 1 and is keyed with it (engine.md, N2).
   const auto position = static_cast<std::int64_t>(stream.context().size());
   stream.logit_adjust().collect(logits, {}, adjusted_);
   const Draw draw = sampler_.draw(logits, allowed, stream.request().sampling, position, adjusted_);
   if (draw.status == DrawStatus::kDrawn) return draw.token;
-  stream.finish(FinishReason::kError,
-                draw.status == DrawStatus::kNotFinite
-                    ? "The model's output is not finite."
-                    : "No token is allowed here: the output rule and the model exclude them all.");
-  return -1;
+  return end_without_token(stream, draw.status == DrawStatus::kNotFinite ? ops::kDrawNotFinite : ops::kDrawNoneAllowed);
 }
 
-void EngineLoop::extend_reply(Stream& stream, const float* logits, Clock::time_point now) {
+void EngineLoop::extend_reply(Stream& stream, std::int32_t plan_row, Clock::time_point now) {
   if (stream.request().reply_tokens_max == 0) {
     stream.finish(FinishReason::kLength);
     return;
   }
   TokenEvent event;
-  event.token = choose_token(stream, logits);
+  event.token = choose_token(stream, plan_row);
   if (stream.is_finished()) return;
   event.is_stop_token = stream.is_stop_token(event.token);
   PathRule::Verdict verdict = PathRule::Verdict::kContinue;
@@ -227,7 +237,7 @@ void EngineLoop::extend_reply(Stream& stream, const float* logits, Clock::time_p
     return;
   }
   if (stream.request().logprobs_top >= 0) {
-    sampler_.logprobs(logits, event.token, stream.request().logprobs_top, event.chosen, event.top);
+    sampler_.logprobs(logits_of(plan_row), event.token, stream.request().logprobs_top, event.chosen, event.top);
   }
   const bool is_stop_token = event.is_stop_token;
   if (stream.append(std::move(event), now)) ++round_reply_tokens_;

@@ -52,6 +52,12 @@ void EngineLoop::add_row(const Stream& stream, std::int32_t token, std::int32_t 
   row.parent_row = parent_row;
   row.lane = static_cast<std::int32_t>(plan_.lanes.size());
   row.flags = drafter_.row_flags(stream) | (stream.wants_logits(sequence_index) ? kRowWantsLogits : 0u);
+  const StreamRequest& request = stream.request();
+  const bool row_is_read = request.on_logits || request.score_prompt || request.logprobs_top >= 0;
+  if ((row.flags & kRowWantsLogits) != 0 && !row_is_read) {
+    row.flags |= kRowWantsDraw;
+    row.sampling = request.sampling;
+  }
   plan_.rows.push_back(row);
 }
 
@@ -113,10 +119,14 @@ void EngineLoop::index_logits() {
   }
 }
 
-const float* EngineLoop::logits_of(std::int32_t plan_row) const {
+const float* EngineLoop::logits_of(std::int32_t plan_row) {
   const std::int32_t index = logits_index_[static_cast<std::size_t>(plan_row)];
-  if (index < 0) return nullptr;
-  return result_.logits + static_cast<std::size_t>(index) * static_cast<std::size_t>(facts_.vocabulary_size);
+  return index < 0 ? nullptr : model_.logits_row(result_, static_cast<std::size_t>(index));
+}
+
+std::int32_t EngineLoop::draw_of(std::int32_t plan_row) const {
+  const std::int32_t index = logits_index_[static_cast<std::size_t>(plan_row)];
+  return index < 0 || result_.draws.empty() ? ops::kDrawOnHost : result_.draws[static_cast<std::size_t>(index)];
 }
 
 }  // namespace tensorfold

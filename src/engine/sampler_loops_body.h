@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "engine/sampler.h"
+#include "ops/sampler.h"
 #include "engine/sampler_loops.h"
 
 namespace tensorfold::sampling {

@@ -1,20 +1,13 @@
-// A stream's rules for drawing a token, as plain data (engine.md 2): SamplingRule is the keyed draw's own and goes to
-// devices as it is; LogitRule says what happens to a row's logits before it. Everything here depends on tokens before
-// the row only.
+// What happens to a row's logits before the keyed draw (ops/sampling_rule.h), as plain data (engine.md 2). Everything here
+// depends on tokens before the row only.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-namespace tensorfold {
+#include "ops/sampling_rule.h"
 
-struct SamplingRule {
-  double temperature = 0.0;  // <= 0: greedy
-  std::int32_t top_k = 0;    // <= 0: off
-  double top_p = 1.0;        // outside (0, 1): off
-  double min_p = 0.0;        // 0: off
-  std::uint64_t seed = 0;
-};
+namespace tensorfold {
 
 struct TokenBias {
   std::int32_t token = 0;

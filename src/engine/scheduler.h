@@ -4,10 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <vector>
 
-#include "base/limits.h"
 #include "engine/cost_model.h"
 #include "engine/draft/row_grant.h"
 
@@ -17,7 +17,8 @@ namespace tensorfold {
 struct LaneWork {
   std::int32_t lane = 0;
   std::int32_t prompt_rows_left = 0;  // 0: the lane decodes
-  std::int32_t prompt_rows_max = limits::kPassRowsMax;  // of its next slice: it ends where the prefix is kept
+  std::int32_t prompt_rows_max = std::numeric_limits<std::int32_t>::max();  // of its next slice: it ends where the
+                                                                            // prefix is kept
   std::vector<double>
       draft_chances;  // of a decoding lane, per draft that may follow its token: that it is reached and lands
   bool background = false;

@@ -2,6 +2,7 @@
 #include "model/block_drafter.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/error.h"
@@ -109,70 +110,126 @@ void DflashDrafter::write_keys(const DrafterLayer& layer, const DrafterLayerWeig
   backend_.attention_prepare(prepare);
 }
 
-void DflashDrafter::absorb(const std::vector<AbsorbLane>& lanes) {
-  std::vector<std::int32_t> sources, positions;
+std::size_t DflashDrafter::span_owner(std::size_t layer) const {
+  std::size_t owner = 0;
+  const auto alike = [this, layer](std::size_t other) {
+    const DrafterLayer &a = drafter_.layers[layer], &b = drafter_.layers[other];
+    return caches_[layer].group == caches_[other].group && a.window == b.window && a.causal == b.causal;
+  };
+  while (!alike(owner)) ++owner;
+  return owner;
+}
+
+ops::PassInputs DflashDrafter::pass_inputs(const std::vector<std::vector<ops::LaneSpan>>& spans,
+                                           const char* name) const {
+  ops::PassInputs inputs;
+  for (std::size_t layer = 0; layer < spans.size(); ++layer) {
+    if (span_owner(layer) == layer) inputs.lanes.push_back({spans[layer], drafter_.layers[layer].window});
+  }
+  if (!on_hidden_ && !on_context_) inputs.name = name;
+  return inputs;
+}
+
+DflashDrafter::AbsorbBatch DflashDrafter::make_absorb_batch(const std::vector<AbsorbLane>& lanes) const {
+  AbsorbBatch batch;
+  batch.spans.resize(drafter_.layers.size());
   for (const auto& lane : lanes) {
     TF_ASSERT(lane.pages != nullptr);
+    if (lane.rows.empty()) continue;
+    const auto first_row = static_cast<std::int32_t>(batch.sources.size());
+    const auto count = static_cast<std::int32_t>(lane.rows.size());
     for (std::size_t i = 0; i < lane.rows.size(); ++i) {
       TF_ASSERT(i == 0 || lane.rows[i].position == lane.rows[i - 1].position + 1);
-      sources.push_back(taps_.index_of(lane.rows[i].pass_row));
-      positions.push_back(lane.rows[i].position);
+      batch.sources.push_back(taps_.index_of(lane.rows[i].pass_row));
+      batch.positions.push_back(lane.rows[i].position);
+    }
+    for (std::size_t index = 0; index < batch.spans.size(); ++index) {
+      if (span_owner(index) != index) continue;
+      // Keys are written, none is read: only the rows' own pages must be there.
+      batch.spans[index].push_back(
+          span(*lane.pages, caches_[index], 1, first_row, count, lane.rows.front().position));
     }
   }
-  const auto rows = static_cast<std::int64_t>(sources.size());
-  if (rows == 0) return;
-  TF_ASSERT(rows <= rows_max_);
-  const std::int64_t hidden = drafter_.hidden_size;
+  batch.rows = static_cast<std::int64_t>(batch.sources.size());
+  TF_ASSERT(batch.rows <= rows_max_);
+  if (batch.rows == 0) return batch;
+  const auto row_count = static_cast<std::size_t>(backend_.row_bucket(batch.rows));
+  batch.sources.resize(row_count, batch.sources.back());
+  batch.positions.resize(row_count, 0);
+  return batch;
+}
 
+void DflashDrafter::absorb(const std::vector<AbsorbLane>& lanes) {
+  const AbsorbBatch batch = make_absorb_batch(lanes);
+  if (batch.rows == 0) return;
+  ops::PassInputs inputs = pass_inputs(batch.spans, "drafter absorb");
+  inputs.rows = batch.rows;
+  inputs.row_count = static_cast<std::int64_t>(batch.sources.size());
+  inputs.ids = {batch.sources, batch.positions};
+  ops::PassScope pass(backend_, inputs);
+  if (pass.wants_operations()) absorb_operations(batch);
+  pass.end();
+}
+
+void DflashDrafter::absorb_operations(const AbsorbBatch& batch) {
+  const std::int64_t hidden = drafter_.hidden_size;
+  const auto row_count = static_cast<std::int64_t>(batch.sources.size());
   ops::LinearParams product;
   product.weight = weights_.context.get();
   product.x = static_cast<const ops::Activation*>(taps_.buffer->data());
-  product.row_index = sources.data();
-  product.rows = rows;
+  product.row_index = batch.sources.data();
+  product.rows = row_count;
   product.y = runner_.output();
   product.y_stride = hidden;
   backend_.linear(product);
-  ops::RmsNormParams norm{runner_.output(), hidden, weights_.context_norm, drafter_.context_norm.epsilon, rows, hidden,
-                          runner_.normed(), nullptr};
+  ops::RmsNormParams norm{runner_.output(), hidden, weights_.context_norm, drafter_.context_norm.epsilon, row_count,
+                          hidden,           runner_.normed(), nullptr};
   if (on_context_) norm.out_float = runner_.residual();
   backend_.rms_norm(norm);
   if (on_context_) {
-    std::vector<float> features(static_cast<std::size_t>(rows * hidden));
+    std::vector<float> features(static_cast<std::size_t>(batch.rows * hidden));
     backend_.copy_to_host(features.data(), runner_.residual(), features.size() * sizeof(float));
-    on_context_(features.data(), rows);
+    on_context_(features.data(), batch.rows);
   }
   for (std::size_t index = 0; index < drafter_.layers.size(); ++index) {
-    std::vector<ops::LaneSpan> spans;
-    std::int32_t first_row = 0;
-    for (const auto& lane : lanes) {
-      if (lane.rows.empty()) continue;
-      const auto count = static_cast<std::int32_t>(lane.rows.size());
-      // Keys are written, none is read: only the rows' own pages must be there.
-      spans.push_back(span(*lane.pages, caches_[index], 1, first_row, count, lane.rows.front().position));
-      first_row += count;
-    }
-    write_keys(drafter_.layers[index], weights_.layers[index], caches_[index], spans, positions, false);
+    write_keys(drafter_.layers[index], weights_.layers[index], caches_[index], batch.spans[span_owner(index)],
+               batch.positions, false);
   }
 }
 
 DflashDrafter::Batch DflashDrafter::make_batch(const std::vector<Block>& blocks, std::size_t first) const {
   Batch batch;
   batch.first_block = first;
+  batch.spans.resize(drafter_.layers.size());
   for (std::size_t i = first; i < blocks.size(); ++i) {
     const Block& block = blocks[i];
     TF_ASSERT(block.row_count >= 2 && block.row_count <= limits::kDraftBlockRowsMax && block.pages != nullptr);
     TF_ASSERT(block.pending_token >= 0 && block.pending_token < model_.vocabulary_size);
     if (batch.rows + block.row_count > rows_max_) break;
-    batch.starts.push_back(static_cast<std::int32_t>(batch.rows));
+    const auto first_row = static_cast<std::int32_t>(batch.rows);
+    batch.starts.push_back(first_row);
     for (std::int32_t row = 0; row < block.row_count; ++row) {
       batch.tokens.push_back(row == 0 ? block.pending_token : drafter_.mask_token);
       batch.positions.push_back(block.position + row);
-      if (row > 0) batch.drafted.push_back(static_cast<std::int32_t>(batch.rows) + row);
+      if (row > 0) batch.drafted.push_back(first_row + row);
+    }
+    for (std::size_t index = 0; index < batch.spans.size(); ++index) {
+      if (span_owner(index) != index) continue;
+      const DrafterLayer& layer = drafter_.layers[index];
+      batch.spans[index].push_back(
+          span(*block.pages, caches_[index], layer.window, first_row, block.row_count, block.position));
+      batch.spans[index].back().mutual = !layer.causal;
     }
     batch.rows += block.row_count;
     ++batch.block_count;
   }
   TF_ASSERT(batch.block_count > 0);
+  batch.row_count = backend_.row_bucket(batch.rows);
+  batch.tokens.resize(static_cast<std::size_t>(batch.row_count), 0);
+  batch.positions.resize(static_cast<std::size_t>(batch.row_count), 0);
+  batch.drafted_count = static_cast<std::int64_t>(batch.drafted.size());
+  const std::int64_t drafted = std::min(backend_.row_bucket(batch.drafted_count), batch.row_count);
+  batch.drafted.resize(static_cast<std::size_t>(drafted), batch.drafted.back());
   return batch;
 }
 
@@ -183,7 +240,7 @@ void DflashDrafter::convolve(const BlockConvolutionWeights& convolution, int sid
   params.base = convolution.base_kernel + side * 2 * drafter_.hidden_size;
   params.dynamic = static_cast<const float*>(dynamic_->data()) + side * 2 * groups();
   params.dynamic_stride = 4 * groups();
-  params.rows = batch.rows;
+  params.rows = batch.row_count;
   params.width = drafter_.hidden_size;
   params.group_size = drafter_.convolution_group;
   params.block_starts = batch.starts.data();
@@ -196,7 +253,7 @@ void DflashDrafter::convolve(const BlockConvolutionWeights& convolution, int sid
 void DflashDrafter::enter(const NormDescription& norm, const float* weight, const BlockConvolutionWeights& convolution,
                           const Batch& batch) {
   ops::RmsNormParams params{runner_.residual(), norm.width, weight,           norm.epsilon,
-                            batch.rows,         norm.width, runner_.normed(), nullptr};
+                            batch.row_count,    norm.width, runner_.normed(), nullptr};
   if (!convolution.projection) {
     backend_.rms_norm(params);
     return;
@@ -204,7 +261,7 @@ void DflashDrafter::enter(const NormDescription& norm, const float* weight, cons
   // The kernels of both sides come from the normed input.
   params.out_float = runner_.output();
   backend_.rms_norm(params);
-  runner_.run_linear(*convolution.projection, runner_.normed(), batch.rows, static_cast<float*>(dynamic_->data()),
+  runner_.run_linear(*convolution.projection, runner_.normed(), batch.row_count, static_cast<float*>(dynamic_->data()),
                      false);
   convolve(convolution, 0, batch, nullptr, runner_.normed());
 }
@@ -212,10 +269,10 @@ void DflashDrafter::enter(const NormDescription& norm, const float* weight, cons
 void DflashDrafter::leave(const ops::Linear& projection, const BlockConvolutionWeights& convolution,
                           const Batch& batch) {
   if (!convolution.projection) {
-    runner_.run_linear(projection, runner_.mixed(), batch.rows, runner_.residual(), true);
+    runner_.run_linear(projection, runner_.mixed(), batch.row_count, runner_.residual(), true);
     return;
   }
-  runner_.run_linear(projection, runner_.mixed(), batch.rows, runner_.output(), false);
+  runner_.run_linear(projection, runner_.mixed(), batch.row_count, runner_.output(), false);
   convolve(convolution, 1, batch, runner_.residual(), nullptr);
 }
 
@@ -234,63 +291,76 @@ void DflashDrafter::attend(const DrafterLayer& layer, const LayerCache& cache,
   backend_.attention(params);
 }
 
-void DflashDrafter::run_layer(std::size_t index, const std::vector<Block>& blocks, const Batch& batch) {
+void DflashDrafter::run_layer(std::size_t index, const Batch& batch) {
   const DrafterLayer& layer = drafter_.layers[index];
   const DrafterLayerWeights& weights = weights_.layers[index];
   const LayerCache& cache = caches_[index];
-  std::vector<ops::LaneSpan> spans;
-  for (std::size_t i = 0; i < batch.block_count; ++i) {
-    const Block& block = blocks[batch.first_block + i];
-    spans.push_back(span(*block.pages, cache, layer.window, batch.starts[i], block.row_count, block.position));
-    spans.back().mutual = !layer.causal;
-  }
+  const std::vector<ops::LaneSpan>& spans = batch.spans[span_owner(index)];
   enter(layer.input_norm, weights.input_norm, weights.attention_convolution, batch);
   write_keys(layer, weights, cache, spans, batch.positions, true);
   attend(layer, cache, spans);
   leave(*weights.attention_output, weights.attention_convolution, batch);
 
   enter(layer.feed_forward_norm, weights.feed_forward_norm, weights.feed_forward_convolution, batch);
-  runner_.run_linear(*weights.gate_up, runner_.normed(), batch.rows, runner_.wide(), false);
-  backend_.gated_activation({runner_.wide(), batch.rows, drafter_.width, drafter_.activation, runner_.mixed()});
+  runner_.run_linear(*weights.gate_up, runner_.normed(), batch.row_count, runner_.wide(), false);
+  backend_.gated_activation({runner_.wide(), batch.row_count, drafter_.width, drafter_.activation, runner_.mixed()});
   leave(*weights.down, weights.feed_forward_convolution, batch);
 }
 
-std::vector<float> DflashDrafter::project_hidden(std::int64_t rows) {
-  if (!weights_.hidden_projection) return {};
-  const std::int64_t count = rows * weights_.hidden_projection->rows();
-  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
-  if (!projected_ || projected_->bytes() < bytes) {
-    projected_ = backend_.allocate(bytes, "the drafter's projected states");
-  }
-  auto* projected = static_cast<float*>(projected_->data());
-  runner_.run_linear(*weights_.hidden_projection, runner_.normed(), rows, projected, false);
-  std::vector<float> result(static_cast<std::size_t>(count));
-  backend_.synchronise();
-  backend_.copy_to_host(result.data(), projected, bytes);
-  return result;
+void DflashDrafter::reserve_outputs(const Batch& batch) {
+  const auto rows = static_cast<std::int64_t>(batch.drafted.size());
+  output_.reserve(std::min(kLogitsRowsMax, rows));
+  if (!weights_.hidden_projection) return;
+  const auto room = std::bit_ceil(static_cast<std::size_t>(rows));
+  const std::size_t bytes = room * static_cast<std::size_t>(weights_.hidden_projection->rows()) * sizeof(float);
+  if (projected_ && projected_->bytes() >= bytes) return;
+  projected_.reset();
+  projected_ = backend_.allocate(bytes, "the drafter's projected states");
 }
 
-void DflashDrafter::take_candidates(const Batch& batch, const std::vector<Block>& blocks,
-                                    std::vector<BlockCandidates>& result) {
+void DflashDrafter::block_operations(const Batch& batch) {
+  const std::int64_t hidden = drafter_.hidden_size;
   const auto rows = static_cast<std::int64_t>(batch.drafted.size());
-  const std::int64_t hidden = drafter_.hidden_size, entries = output_.size();
+  backend_.embed({model_weights_.embedding.get(), batch.tokens.data(), batch.row_count, drafter_.embedding_scale,
+                  runner_.residual()});
+  for (std::size_t index = 0; index < drafter_.layers.size(); ++index) run_layer(index, batch);
   ops::RmsNormParams norm{
       runner_.residual(),  hidden, weights_.final_norm, drafter_.final_norm.epsilon, rows, hidden, runner_.normed(),
       batch.drafted.data()};
   if (on_hidden_) norm.out_float = runner_.output();
   backend_.rms_norm(norm);
   if (on_hidden_) {
-    std::vector<float> states(static_cast<std::size_t>(rows * hidden));
+    std::vector<float> states(static_cast<std::size_t>(batch.drafted_count * hidden));
     backend_.copy_to_host(states.data(), runner_.output(), states.size() * sizeof(float));
-    on_hidden_(states.data(), rows);
+    on_hidden_(states.data(), batch.drafted_count);
   }
-  const std::vector<float> projected = project_hidden(rows);
+  if (weights_.hidden_projection) {
+    runner_.run_linear(*weights_.hidden_projection, runner_.normed(), rows, static_cast<float*>(projected_->data()),
+                       false);
+  }
+  output_.run(runner_.normed(), std::min(kLogitsRowsMax, rows));
+}
+
+std::vector<float> DflashDrafter::read_projected(std::int64_t rows) {
+  if (!weights_.hidden_projection) return {};
+  std::vector<float> result(static_cast<std::size_t>(rows * weights_.hidden_projection->rows()));
+  backend_.synchronise();
+  backend_.copy_to_host(result.data(), projected_->data(), result.size() * sizeof(float));
+  return result;
+}
+
+void DflashDrafter::take_candidates(const Batch& batch, const std::vector<Block>& blocks,
+                                    std::vector<BlockCandidates>& result) {
+  const std::int64_t rows = batch.drafted_count, hidden = drafter_.hidden_size, entries = output_.size();
+  const std::vector<float> projected = read_projected(rows);
   const auto count = static_cast<std::size_t>(drafter_.candidates);
   std::vector<std::int32_t> ids(static_cast<std::size_t>(rows) * count);
   std::vector<float> values(ids.size());
   for (std::int64_t first = 0; first < rows; first += kLogitsRowsMax) {
     const std::int64_t part = std::min(kLogitsRowsMax, rows - first);
-    const float* logits = output_.run(ops::activation_at(backend_.info(), runner_.normed(), first * hidden), part);
+    // The pass ran the first part.
+    if (first > 0) output_.run(ops::activation_at(backend_.info(), runner_.normed(), first * hidden), part);
+    const float* logits = output_.read(part);
     for (std::int64_t row = 0; row < part; ++row) {
       const std::size_t at = static_cast<std::size_t>(first + row) * count;
       best_candidates(logits + row * entries, entries, drafter_.candidates, ids.data() + at, values.data() + at);
@@ -321,9 +391,14 @@ void DflashDrafter::propose(const std::vector<Block>& blocks, std::vector<BlockC
   result.assign(blocks.size(), {});
   for (std::size_t first = 0; first < blocks.size();) {
     const Batch batch = make_batch(blocks, first);
-    backend_.embed({model_weights_.embedding.get(), batch.tokens.data(), batch.rows, drafter_.embedding_scale,
-                    runner_.residual()});
-    for (std::size_t index = 0; index < drafter_.layers.size(); ++index) run_layer(index, blocks, batch);
+    reserve_outputs(batch);
+    ops::PassInputs inputs = pass_inputs(batch.spans, "drafter blocks");
+    inputs.rows = batch.rows;
+    inputs.row_count = batch.row_count;
+    inputs.ids = {batch.tokens, batch.positions, batch.starts, batch.drafted};
+    ops::PassScope pass(backend_, inputs);
+    if (pass.wants_operations()) block_operations(batch);
+    pass.end();
     take_candidates(batch, blocks, result);
     first += batch.block_count;
   }

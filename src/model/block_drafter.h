@@ -46,15 +46,27 @@ class DflashDrafter final : public BlockDrafter {
   }
 
  private:
-  /// The rows of one batch of blocks.
+  /// The rows of one batch of blocks. Lists are padded to the backend's row buckets: `rows` holds tokens, `row_count` is
+  /// computed, and of `drafted` the first `drafted_count` are meant.
   struct Batch {
-    std::int64_t rows = 0;
+    std::int64_t rows = 0, row_count = 0;
     std::vector<std::int32_t> tokens, positions, starts;
     std::vector<std::int32_t> drafted;  // rows that predict a token: all but each block's first
+    std::int64_t drafted_count = 0;
     std::size_t first_block = 0, block_count = 0;
+    std::vector<std::vector<ops::LaneSpan>> spans;  // [layer]; layers whose spans are alike share the first one's
+  };
+  struct AbsorbBatch {
+    std::int64_t rows = 0;
+    std::vector<std::int32_t> sources, positions;   // padded
+    std::vector<std::vector<ops::LaneSpan>> spans;  // [layer], as above
   };
 
   Batch make_batch(const std::vector<Block>& blocks, std::size_t first) const;
+  AbsorbBatch make_absorb_batch(const std::vector<AbsorbLane>& lanes) const;
+  /// The first layer whose spans `layer` shares: same pages, window and visibility.
+  std::size_t span_owner(std::size_t layer) const;
+  ops::PassInputs pass_inputs(const std::vector<std::vector<ops::LaneSpan>>& spans, const char* name) const;
   ops::LaneSpan span(const std::vector<PageTable>& pages, const LayerCache& cache, std::int32_t window,
                      std::int32_t first_row, std::int32_t row_count, std::int32_t position) const;
   void write_keys(const DrafterLayer& layer, const DrafterLayerWeights& weights, const LayerCache& cache,
@@ -67,9 +79,14 @@ class DflashDrafter final : public BlockDrafter {
   void leave(const ops::Linear& projection, const BlockConvolutionWeights& convolution, const Batch& batch);
   void convolve(const BlockConvolutionWeights& convolution, int side, const Batch& batch, float* residual,
                 ops::Activation* out);
-  void run_layer(std::size_t index, const std::vector<Block>& blocks, const Batch& batch);
+  void run_layer(std::size_t index, const Batch& batch);
+  void absorb_operations(const AbsorbBatch& batch);
+  /// Layers, final norm, projected states and the first part of the logits.
+  void block_operations(const Batch& batch);
+  /// Room for what block_operations() leaves.
+  void reserve_outputs(const Batch& batch);
   void take_candidates(const Batch& batch, const std::vector<Block>& blocks, std::vector<BlockCandidates>& result);
-  std::vector<float> project_hidden(std::int64_t rows);
+  std::vector<float> read_projected(std::int64_t rows);
   std::int64_t groups() const { return drafter_.hidden_size / drafter_.convolution_group; }
 
   DrafterDescription drafter_;

@@ -30,8 +30,8 @@ std::int32_t DraftOutput::id(std::int32_t index) const {
   return index;
 }
 
-const float* DraftOutput::run_whole(const ops::Activation* normed, std::int64_t rows) {
-  const float* logits = run(normed, rows);
+const float* DraftOutput::read_whole(std::int64_t rows) {
+  const float* logits = read(rows);
   if (ranges_.empty()) return logits;
   whole_.resize(static_cast<std::size_t>(rows * vocabulary_size_));
   for (std::int64_t row = 0; row < rows; ++row) {

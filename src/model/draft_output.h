@@ -25,14 +25,14 @@ class DraftOutput {
   std::int64_t size() const { return size_; }
   /// The id of entry `index` of a row; ascending.
   std::int32_t id(std::int32_t index) const;
-  /// Logits [rows, size()] of final-normed rows, in host memory, valid until the next call.
-  const float* run(const ops::Activation* normed, std::int64_t rows) {
-    head_.reserve(rows);
-    head_.run(normed, rows);
-    return head_.read(rows);
-  }
+  /// Makes room for `rows` rows of logits; before the pass that runs them.
+  void reserve(std::int64_t rows) { head_.reserve(rows); }
+  /// Queues the logits [rows, size()] of final-normed rows.
+  void run(const ops::Activation* normed, std::int64_t rows) { head_.run(normed, rows); }
+  /// What run() left, in host memory, valid until the next call.
+  const float* read(std::int64_t rows) { return head_.read(rows); }
   /// The same as rows of the whole vocabulary.
-  const float* run_whole(const ops::Activation* normed, std::int64_t rows);
+  const float* read_whole(std::int64_t rows);
 
  private:
   std::vector<IdRange> ranges_;  // ascending; empty: the whole vocabulary

@@ -2,6 +2,8 @@
 #include "model/executor.h"
 
 #include <algorithm>
+#include <bit>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/limits.h"
@@ -39,9 +41,12 @@ struct Executor::Pass {
   std::vector<std::int32_t> hidden_rows;    // kept in backend memory
   std::vector<std::int32_t> returned_rows;  // of these, copied to the host
   std::vector<std::int32_t> tapped_rows;
+  std::vector<ops::RowDraw> draws;  // per logits row
+  bool any_draw = false;
+  bool needs_logits = false;        // on the host: for a row that isn't drawn where its logits lie
   // Each list is padded with its last row to a bucket; this many are meant.
   std::size_t logits_count = 0, hidden_count = 0, tapped_count = 0;
-  std::int64_t row_count = 0;  // layers.rows, padded; tokens and positions beyond are zero and belong to no lane
+  std::int64_t token_rows = 0;  // layers.rows is padded: tokens and positions beyond this are zero and belong to no lane
 };
 
 Executor::~Executor() = default;
@@ -138,6 +143,36 @@ void Executor::allocate_caches(const std::vector<std::int32_t>& page_counts, std
   if (drafter_) drafter_->set_positions(bounds_.rope_positions);
 }
 
+// On a host memory grows where it is used, and there is nothing to find out.
+void Executor::warm_up(std::int32_t pass_rows) {
+  if (backend_->info().host_memory) return;
+  pass_rows = std::min({pass_rows, facts_.pass_rows_max, description_.context_max});
+  const std::int32_t pages = (pass_rows + limits::kKvPageTokens - 1) / limits::kKvPageTokens;
+  allocate_caches(std::vector<std::int32_t>(facts_.groups.size(), pages + 1), 2, 1);
+  RoundPlan plan;
+  PlanLane lane;
+  lane.slot = 1;
+  lane.row_count = pass_rows;
+  for (const auto& group : facts_.groups) {
+    PageTable table(group.kind == CacheKind::kRecurrent ? 0 : static_cast<std::size_t>(pages));
+    std::iota(table.begin(), table.end(), 1);
+    lane.pages.push_back(std::move(table));
+  }
+  for (std::int32_t row = 0; row < pass_rows; ++row) {
+    PlanRow each;
+    each.sequence_index = row;
+    each.rope_position.fill(row);
+    each.parent_row = row - 1;
+    each.flags = kRowWantsHidden | kRowIsTapped | (row + 1 == pass_rows ? kRowWantsLogits : 0u);
+    plan.rows.push_back(each);
+  }
+  plan.lanes.push_back(std::move(lane));
+  ForwardResult result;
+  forward(plan, result);
+  backend_->synchronise();
+  layer_caches_.release();
+}
+
 void Executor::build_rope_tables(std::int32_t positions) {
   bounds_.rope_positions = positions;
   rope_tables_.clear();
@@ -222,6 +257,19 @@ ops::LaneSpan Executor::span_of(const PlanLane& lane, const PageTable& pages) {
   return span;
 }
 
+void Executor::add_draw(const PlanRow& row, Pass& pass) const {
+  ops::RowDraw draw;
+  if ((row.flags & kRowWantsDraw) != 0 && backend_->can_draw(row.sampling)) {
+    draw.rule = row.sampling;
+    draw.position = row.sequence_index + 1;
+    draw.wanted = 1;
+    pass.any_draw = true;
+  } else {
+    pass.needs_logits = true;
+  }
+  pass.draws.push_back(draw);
+}
+
 Executor::Pass Executor::prepare(const RoundPlan& plan) {
   Pass pass;
   pass.layers.rows = static_cast<std::int64_t>(plan.rows.size());
@@ -229,7 +277,10 @@ Executor::Pass Executor::prepare(const RoundPlan& plan) {
     const auto& each = plan.rows[row];
     pass.tokens.push_back(each.token);
     pass.layers.rope_positions.push_back(each.rope_position[0]);
-    if (each.flags & kRowWantsLogits) pass.logits_rows.push_back(static_cast<std::int32_t>(row));
+    if (each.flags & kRowWantsLogits) {
+      pass.logits_rows.push_back(static_cast<std::int32_t>(row));
+      add_draw(each, pass);
+    }
     const auto index = static_cast<std::int32_t>(row);
     if (each.flags & (kRowWantsHidden | kRowReturnsHidden)) pass.hidden_rows.push_back(index);
     if (each.flags & kRowReturnsHidden) pass.returned_rows.push_back(index);
@@ -260,22 +311,23 @@ Executor::Pass Executor::prepare(const RoundPlan& plan) {
 }
 
 void Executor::pad(Pass& pass) const {
-  const std::int64_t rows = pass.layers.rows;
-  pass.row_count = backend_->row_bucket(rows);
-  TF_ASSERT(pass.row_count >= rows && pass.row_count <= facts_.pass_rows_max);
-  pass.tokens.resize(static_cast<std::size_t>(pass.row_count), 0);
-  pass.layers.rope_positions.resize(static_cast<std::size_t>(pass.row_count), 0);
+  pass.token_rows = pass.layers.rows;
+  pass.layers.rows = backend_->row_bucket(pass.token_rows);
+  TF_ASSERT(pass.layers.rows >= pass.token_rows && pass.layers.rows <= facts_.pass_rows_max);
+  pass.tokens.resize(static_cast<std::size_t>(pass.layers.rows), 0);
+  pass.layers.rope_positions.resize(static_cast<std::size_t>(pass.layers.rows), 0);
   for (auto* list : {&pass.logits_rows, &pass.hidden_rows, &pass.tapped_rows}) {
     if (list->empty()) continue;
     const std::int64_t bucket = backend_->row_bucket(static_cast<std::int64_t>(list->size()));
-    list->resize(static_cast<std::size_t>(std::min(bucket, pass.row_count)), list->back());
+    list->resize(static_cast<std::size_t>(std::min(bucket, pass.layers.rows)), list->back());
   }
+  pass.draws.resize(pass.logits_rows.size());
 }
 
 ops::PassInputs Executor::inputs_of(const Pass& pass) const {
   ops::PassInputs inputs;
-  inputs.rows = pass.layers.rows;
-  inputs.row_count = pass.row_count;
+  inputs.rows = pass.token_rows;
+  inputs.row_count = pass.layers.rows;
   for (std::size_t group = 0; group < facts_.groups.size(); ++group) {
     inputs.lanes.push_back({pass.layers.spans[group], facts_.groups[group].window});
   }
@@ -283,26 +335,31 @@ ops::PassInputs Executor::inputs_of(const Pass& pass) const {
        {&pass.tokens, &pass.layers.rope_positions, &pass.logits_rows, &pass.hidden_rows, &pass.tapped_rows}) {
     inputs.ids.push_back(*list);
   }
+  inputs.ids.push_back({reinterpret_cast<const std::int32_t*>(pass.draws.data()),
+                        pass.any_draw ? pass.draws.size() * static_cast<std::size_t>(ops::kRowDrawWords) : 0});
   if (!observer_.on_layer && !observer_.on_experts) inputs.name = "model";
   return inputs;
 }
 
 void Executor::reserve_outputs(const Pass& pass) {
-  const auto grow = [this](std::unique_ptr<ops::Buffer>& buffer, std::size_t bytes, const char* purpose) {
-    if (buffer && buffer->bytes() >= bytes) return;
+  // By doubling: a buffer that moves takes captured passes with it.
+  const auto grow = [this](std::unique_ptr<ops::Buffer>& buffer, std::size_t rows, std::size_t row_bytes,
+                           const char* purpose) {
+    if (buffer && buffer->bytes() >= rows * row_bytes) return;
     buffer.reset();
-    buffer = backend_->allocate(bytes, purpose);
+    buffer = backend_->allocate(std::bit_ceil(rows) * row_bytes, purpose);
   };
   const auto hidden = static_cast<std::size_t>(description_.hidden_size);
   if (!pass.hidden_rows.empty()) {
-    grow(hidden_.buffer, pass.hidden_rows.size() * hidden * sizeof(float), "hidden states for drafters");
+    grow(hidden_.buffer, pass.hidden_rows.size(), hidden * sizeof(float), "hidden states for drafters");
   }
   if (!pass.tapped_rows.empty()) {
     const std::size_t width = drafter_->description().taps.size() * hidden;
-    grow(taps_.buffer, pass.tapped_rows.size() * width * static_cast<std::size_t>(backend_->info().activation_bytes),
+    grow(taps_.buffer, pass.tapped_rows.size(), width * static_cast<std::size_t>(backend_->info().activation_bytes),
          "tapped rows for the drafter");
   }
   logits_->reserve(static_cast<std::int64_t>(pass.logits_rows.size()));
+  if (pass.any_draw) grow(drawn_, pass.draws.size(), sizeof(std::int32_t), "drawn tokens");
 }
 
 // The residual stream after a layer that the drafter reads: columns of its context's input.
@@ -324,8 +381,7 @@ void Executor::keep_taps(std::int32_t layer, const Pass& pass) {
 }
 
 void Executor::run_operations(const Pass& pass) {
-  LayerRows layers = pass.layers;
-  layers.rows = pass.row_count;
+  const LayerRows& layers = pass.layers;  // announced by address: no copies
   const std::int64_t hidden = description_.hidden_size;
   backend_->embed(
       {weights_.embedding.get(), pass.tokens.data(), layers.rows, description_.embedding_scale, runner_->residual()});
@@ -334,15 +390,15 @@ void Executor::run_operations(const Pass& pass) {
     LayerRunner::OnExperts on_experts;
     if (observer_.on_experts) {
       on_experts = [&](const std::int32_t* experts, std::int64_t count, std::int32_t top_k) {
-        observer_.on_experts(layer, experts, count, top_k);
+        observer_.on_experts(layer, experts, std::min(count, pass.token_rows), top_k);
       };
     }
     runner_->run(description_.layers[index], weights_.layers[index], layer_caches_[index], layers, on_experts);
     if (!pass.tapped_rows.empty()) keep_taps(layer, pass);
     if (!observer_.on_layer) continue;
-    std::vector<float> residual(static_cast<std::size_t>(pass.layers.rows * hidden));
+    std::vector<float> residual(static_cast<std::size_t>(pass.token_rows * hidden));
     backend_->copy_to_host(residual.data(), runner_->residual(), residual.size() * sizeof(float));
-    observer_.on_layer(layer, residual.data(), pass.layers.rows);
+    observer_.on_layer(layer, residual.data(), pass.token_rows);
   }
   ops::RmsNormParams norm{runner_->residual(), hidden, weights_.final_norm, description_.final_norm.epsilon,
                           static_cast<std::int64_t>(pass.hidden_rows.size()), hidden, nullptr,
@@ -359,6 +415,9 @@ void Executor::run_operations(const Pass& pass) {
   norm.out_float = nullptr;
   backend_->rms_norm(norm);
   logits_->run(runner_->normed(), norm.rows);
+  if (!pass.any_draw) return;
+  backend_->draw({logits_->data(), norm.rows, description_.vocabulary_size, pass.draws.data(),
+                  static_cast<std::int32_t*>(drawn_->data())});
 }
 
 void Executor::read_results(Pass& pass, ForwardResult& result) {
@@ -366,7 +425,12 @@ void Executor::read_results(Pass& pass, ForwardResult& result) {
   pass.hidden_rows.resize(pass.hidden_count);
   pass.tapped_rows.resize(pass.tapped_count);
   result.logits = nullptr;
-  if (!pass.logits_rows.empty()) result.logits = logits_->read(static_cast<std::int64_t>(pass.logits_rows.size()));
+  result.draws.clear();
+  if (pass.any_draw) {
+    result.draws.resize(pass.logits_rows.size());
+    backend_->copy_to_host(result.draws.data(), drawn_->data(), result.draws.size() * sizeof(std::int32_t));
+  }
+  if (pass.needs_logits) result.logits = logits_->read(static_cast<std::int64_t>(pass.logits_rows.size()));
   result.logits_rows = std::move(pass.logits_rows);
   if (drafter_) taps_.pass_rows = std::move(pass.tapped_rows);
   hidden_.pass_rows = std::move(pass.hidden_rows);
@@ -385,6 +449,12 @@ void Executor::read_results(Pass& pass, ForwardResult& result) {
   result.hidden = host_hidden_.data();
 }
 
+const float* Executor::logits_row(const ForwardResult& result, std::size_t index) {
+  TF_ASSERT(index < result.logits_rows.size());
+  if (result.logits != nullptr) return LanguageModel::logits_row(result, index);
+  return logits_->read_row(static_cast<std::int64_t>(index));
+}
+
 void Executor::forward(const RoundPlan& plan, ForwardResult& result) {
   check_plan(plan, facts_, bounds_);
   for (const auto& lane : plan.lanes) windows_.check_replay(lane);
@@ -393,11 +463,12 @@ void Executor::forward(const RoundPlan& plan, ForwardResult& result) {
   const bool replays_trees = has_tree_replay(pass.layers.spans);
   ops::PassInputs inputs = inputs_of(pass);
   if (replays_trees && !inputs.name.empty()) inputs.name += ", trees first";
-  if (backend_->begin_pass(inputs)) {
+  ops::PassScope running(*backend_, inputs);
+  if (running.wants_operations()) {
     if (replays_trees) replay_trees(pass.layers.spans);
     run_operations(pass);
   }
-  backend_->end_pass();
+  running.end();
   read_results(pass, result);
   windows_.keep(plan);
 }

@@ -36,6 +36,8 @@ class Executor final : public LanguageModel {
   ~Executor() override;
 
   const ModelFacts& facts() const override { return facts_; }
+  MemoryAvailable memory_available() const override { return backend_->memory_available(); }
+  void warm_up(std::int32_t pass_rows) override;
   void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
                        std::int32_t window_rows) override;
   void zero_page(std::int32_t group, std::int32_t page) override { layer_caches_.zero_page(group, page); }
@@ -55,6 +57,7 @@ class Executor final : public LanguageModel {
   void read_slot(std::int32_t slot, std::byte* out) override { layer_caches_.read_slot(slot, out); }
   void write_slot(std::int32_t slot, const std::byte* bytes) override;
   void forward(const RoundPlan& plan, ForwardResult& result) override;
+  const float* logits_row(const ForwardResult& result, std::size_t index) override;
   MtpHead* mtp_head() override { return mtp_head_.get(); }
   BlockDrafter* block_drafter() override { return drafter_.get(); }
 
@@ -75,6 +78,7 @@ class Executor final : public LanguageModel {
   /// Moves what trees have left in slots into the pages; spans are [cache group][lane].
   void replay_trees(const std::vector<std::vector<ops::LaneSpan>>& spans);
   Pass prepare(const RoundPlan& plan);
+  void add_draw(const PlanRow& row, Pass& pass) const;
   /// Rounds the pass up to the backend's row bucket and names it, so that the backend may replay it.
   void pad(Pass& pass) const;
   ops::PassInputs inputs_of(const Pass& pass) const;
@@ -100,6 +104,7 @@ class Executor final : public LanguageModel {
   KeptRows taps_;  // activations [rows, taps · hidden], residual stream after the drafter's layers
   std::unique_ptr<DflashDrafter> drafter_;  // null without a drafter
   std::vector<float> host_hidden_;
+  std::unique_ptr<ops::Buffer> drawn_;  // int32, a token a logits row
 };
 
 }  // namespace tensorfold

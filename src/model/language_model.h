@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "base/limits.h"
 #include "model/draft_head.h"
 #include "model/round_plan.h"
+#include "ops/draw.h"
 
 namespace tensorfold {
 
@@ -47,7 +49,9 @@ struct ModelFacts {
 /// Result of a pass: one entry per row that asked for it, in row order. Memory is the model's, valid until the next call.
 struct ForwardResult {
   std::vector<std::int32_t> logits_rows;   // plan row of each logits row
-  const float* logits = nullptr;           // host memory, [logits_rows.size(), vocabulary_size], fp32
+  const float* logits = nullptr;           // host memory, [logits_rows.size(), vocabulary_size], fp32; null when every row
+                                           // was drawn from where they lie: LanguageModel::logits_row() brings one
+  std::vector<std::int32_t> draws;         // per logits row: token, or a code of ops/draw.h; empty: none was drawn
   std::vector<std::int32_t> hidden_rows;   // rows flagged kRowReturnsHidden
   const float* hidden = nullptr;           // [hidden_rows.size(), hidden_size], unrounded
 };
@@ -56,6 +60,12 @@ class LanguageModel {
  public:
   virtual ~LanguageModel() = default;
   virtual const ModelFacts& facts() const = 0;
+
+  /// Memory that pools may take. Where it is the model's alone (a GPU's), what passes need beside the pools is already taken
+  /// or left out; call warm_up() first.
+  virtual MemoryAvailable memory_available() const { return {host_memory_available(), true}; }
+  /// Runs passes of up to `pass_rows` rows on small pools of its own, so that memory that grows with use has grown.
+  virtual void warm_up(std::int32_t pass_rows) { (void)pass_rows; }
 
   /// Allocates the pools, once, before the first pass: `page_counts[g]` pages for group g (page 0, reserved for padding
   /// rows, is included) and `slot_count` slots (slot 0 likewise), whose windows hold up to `window_rows` rows. Throws
@@ -94,6 +104,10 @@ class LanguageModel {
   /// at most the window rows of allocate_caches, page tables cover every position, ids are inside the vocabulary. Rows of
   /// a window form a chain or a tree (PlanRow::parent_row); a tree has at most kTreeRowsMax rows, parents before children.
   virtual void forward(const RoundPlan& plan, ForwardResult& result) = 0;
+  /// Row `index` of the last pass's logits [vocabulary_size] in host memory, valid until the next call or forward().
+  virtual const float* logits_row(const ForwardResult& result, std::size_t index) {
+    return result.logits + index * static_cast<std::size_t>(facts().vocabulary_size);
+  }
 };
 
 }  // namespace tensorfold

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "base/error.h"
 #include "base/limits.h"
@@ -10,15 +11,23 @@
 namespace tensorfold {
 namespace {
 
-/// Without memory of its own: pages fall free also where there is none left.
+constexpr std::size_t kStagingBytes = 32u << 20;
+constexpr std::size_t kStagedPieceBytes = kStagingBytes / 4;
+
+/// Without memory of its own: pages fall free also where there is none left. The host brings the first piece, which then
+/// doubles where it lies until all of it is filled.
 void poison(ops::Backend& backend, std::byte* data, std::size_t bytes) {
   static const auto garbage = [] {
     std::array<std::uint8_t, 4096> filled;
     filled.fill(0xff);  // NaN in fp32 and in bf16
     return filled;
   }();
-  for (std::size_t at = 0; at < bytes; at += garbage.size()) {
-    backend.copy_to_backend(data + at, garbage.data(), std::min(garbage.size(), bytes - at));
+  std::size_t filled = std::min(garbage.size(), bytes);
+  backend.copy_to_backend(data, garbage.data(), filled);
+  while (filled < bytes) {
+    const std::size_t piece = std::min(filled, bytes - filled);
+    backend.copy_to_backend(data + filled, data, piece);
+    filled += piece;
   }
 }
 
@@ -56,6 +65,10 @@ void LayerCaches::add_draft_keys(const ops::KvGeometry& geometry, std::int32_t g
 
 void LayerCaches::allocate(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
                            std::int32_t window_rows) {
+  release();  // first: both wouldn't fit
+  if (!staging_ && !backend_.info().host_memory) {
+    staging_ = backend_.allocate_host(kStagingBytes, "copies of cached pages");
+  }
   slot_count_ = slot_count;
   const auto slots = static_cast<std::size_t>(slot_count);
   for (LayerCache& layer : layers_) {
@@ -68,6 +81,66 @@ void LayerCaches::allocate(const std::vector<std::int32_t>& page_counts, std::in
     layer.units = page_counts[static_cast<std::size_t>(layer.group)];
     layer.buffer = backend_.allocate(layer.unit_bytes * static_cast<std::size_t>(layer.units), "the KV cache");
     if (layer.tree_bytes > 0) layer.trees = backend_.allocate(layer.tree_bytes * slots, "keys and values of drafts");
+  }
+}
+
+void LayerCaches::release() {
+  for (LayerCache& layer : layers_) {
+    layer.buffer.reset();
+    layer.trees.reset();
+    layer.units = 0;
+  }
+  slot_count_ = 0;
+}
+
+std::byte* LayerCaches::stage(std::size_t bytes) {
+  if (staged_bytes_ + bytes > kStagingBytes) {
+    collect_reads();
+    backend_.synchronise();
+    staged_bytes_ = 0;
+  }
+  std::byte* place = static_cast<std::byte*>(staging_->data()) + staged_bytes_;
+  staged_bytes_ += (bytes + 255) / 256 * 256;
+  return place;
+}
+
+void LayerCaches::collect_reads() {
+  if (reads_.empty()) return;
+  backend_.synchronise();
+  for (const PendingRead& read : reads_) std::memcpy(read.out, read.staged, read.bytes);
+  reads_.clear();
+}
+
+void LayerCaches::read_all(const ForEach& for_each, std::byte* out) {
+  try {
+    for_each([&](std::byte* data, std::size_t bytes) {
+      read(out, data, bytes);
+      out += bytes;
+    });
+    collect_reads();
+  } catch (...) {
+    reads_.clear();  // the caller's memory won't wait for a later call
+    throw;
+  }
+}
+
+void LayerCaches::read(std::byte* out, std::byte* data, std::size_t bytes) {
+  if (backend_.info().host_memory) return backend_.copy_to_host(out, data, bytes);
+  for (std::size_t at = 0; at < bytes; at += kStagedPieceBytes) {
+    const std::size_t piece = std::min(kStagedPieceBytes, bytes - at);
+    std::byte* staged = stage(piece);
+    backend_.queue_copy_to_host(staged, data + at, piece);
+    reads_.push_back({out + at, staged, piece});
+  }
+}
+
+void LayerCaches::write(std::byte* data, const std::byte* bytes, std::size_t size) {
+  if (backend_.info().host_memory) return backend_.copy_to_backend(data, bytes, size);
+  for (std::size_t at = 0; at < size; at += kStagedPieceBytes) {
+    const std::size_t piece = std::min(kStagedPieceBytes, size - at);
+    std::byte* staged = stage(piece);
+    std::memcpy(staged, bytes + at, piece);
+    backend_.copy_to_backend(data + at, staged, piece);
   }
 }
 
@@ -106,15 +179,12 @@ void LayerCaches::copy_page(std::int32_t group, std::int32_t from, std::int32_t 
 }
 
 void LayerCaches::read_page(std::int32_t group, std::int32_t page, std::byte* out) {
-  for_each_page(group, page, [&](std::byte* data, std::size_t bytes) {
-    backend_.copy_to_host(out, data, bytes);
-    out += bytes;
-  });
+  read_all([&](const auto& visit) { for_each_page(group, page, visit); }, out);
 }
 
 void LayerCaches::write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) {
   for_each_page(group, page, [&](std::byte* data, std::size_t size) {
-    backend_.copy_to_backend(data, bytes, size);
+    write(data, bytes, size);
     bytes += size;
   });
 }
@@ -141,15 +211,12 @@ void LayerCaches::copy_slot(std::int32_t from, std::int32_t to) {
 }
 
 void LayerCaches::read_slot(std::int32_t slot, std::byte* out) {
-  for_each_state(slot, [&](std::byte* data, std::size_t bytes) {
-    backend_.copy_to_host(out, data, bytes);
-    out += bytes;
-  });
+  read_all([&](const auto& visit) { for_each_state(slot, visit); }, out);
 }
 
 void LayerCaches::write_slot(std::int32_t slot, const std::byte* bytes) {
   for_each_state(slot, [&](std::byte* data, std::size_t size) {
-    backend_.copy_to_backend(data, bytes, size);
+    write(data, bytes, size);
     bytes += size;
   });
 }

@@ -40,6 +40,8 @@ class LayerCaches {
   /// The next layer of a drafter whose layers aren't LayerDescriptions: keys and values in the given group, no trees.
   void add_draft_keys(const ops::KvGeometry& geometry, std::int32_t group, std::vector<CacheGroup>& groups);
   void allocate(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count, std::int32_t window_rows);
+  /// Gives the pools back.
+  void release();
 
   std::size_t size() const { return layers_.size(); }
   /// Addresses are stable once all layers are added.
@@ -68,10 +70,30 @@ class LayerCaches {
   /// The group's pages, layer by layer.
   void for_each_page(std::int32_t group, std::int32_t page, const std::function<void(std::byte*, std::size_t)>& visit);
   void for_each_state(std::int32_t slot, const std::function<void(std::byte*, std::size_t)>& visit);
+  using ForEach = std::function<void(const std::function<void(std::byte*, std::size_t)>&)>;
+  /// Copies what `for_each` visits to `out`, one after the other.
+  void read_all(const ForEach& for_each, std::byte* out);
+  void read(std::byte* out, std::byte* data, std::size_t bytes);
+  void write(std::byte* data, const std::byte* bytes, std::size_t size);
+  /// Finishes reads: afterwards all bytes are where they were wanted.
+  void collect_reads();
+  /// A piece of the staging memory, of up to kStagingBytes / 2; waits for older copies when it has been used up.
+  std::byte* stage(std::size_t bytes);
+
+  /// A copy into staging memory whose bytes are still to be handed on.
+  struct PendingRead {
+    std::byte* out;
+    const std::byte* staged;
+    std::size_t bytes;
+  };
 
   ops::Backend& backend_;
   std::vector<LayerCache> layers_;
   std::int32_t slot_count_ = 0;
+  // Between backend memory and the caller's, where that isn't the same memory: a queue of copies needs no wait a layer.
+  std::unique_ptr<ops::Buffer> staging_;
+  std::size_t staged_bytes_ = 0;
+  std::vector<PendingRead> reads_;
 };
 
 }  // namespace tensorfold

@@ -166,10 +166,17 @@ void LayerRunner::run_gated_delta(const GatedDeltaMixer& mixer, const GatedDelta
   run_linear(*weights.output, activations(mixed_), rows.rows, output, accumulate);
 }
 
+// Into mixed(): act(gate) · up of the normed rows.
+void LayerRunner::run_gate_up(const ops::Linear& weight, std::int64_t rows, std::int64_t width,
+                              ops::ActivationKind kind) {
+  if (backend_.gated_linear({&weight, activations(normed_), rows, kind, activations(mixed_)})) return;
+  run_linear(weight, activations(normed_), rows, floats(wide_), false);
+  backend_.gated_activation({floats(wide_), rows, width, kind, activations(mixed_)});
+}
+
 void LayerRunner::run_dense(const DenseFeedForward& feed_forward, const DenseWeights& weights, std::int64_t rows,
                             float* output, bool accumulate) {
-  run_linear(*weights.gate_up, activations(normed_), rows, floats(wide_), false);
-  backend_.gated_activation({floats(wide_), rows, feed_forward.width, feed_forward.activation, activations(mixed_)});
+  run_gate_up(*weights.gate_up, rows, feed_forward.width, feed_forward.activation);
   run_linear(*weights.down, activations(mixed_), rows, output, accumulate);
 }
 
@@ -189,8 +196,7 @@ void LayerRunner::run_moe(const MoeFeedForward& feed_forward, const MoeWeights& 
   params.residual = floats(residual_);
   if (feed_forward.shared) {
     const auto& shared = *feed_forward.shared;
-    run_linear(*weights.shared_gate_up, activations(normed_), rows, floats(wide_), false);
-    backend_.gated_activation({floats(wide_), rows, shared.width, feed_forward.activation, activations(mixed_)});
+    run_gate_up(*weights.shared_gate_up, rows, shared.width, feed_forward.activation);
     run_linear(*weights.shared_down, activations(mixed_), rows, floats(output_), false);
     // The shared expert's gate lies behind the router's logits of all rows.
     float* gate = floats(router_) + rows * feed_forward.experts;

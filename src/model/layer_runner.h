@@ -72,6 +72,7 @@ class LayerRunner {
                        const LayerRows& rows, float* output, bool accumulate);
   void run_feed_forward(const LayerDescription& layer, const LayerWeights& weights, std::int64_t rows,
                         const OnExperts& on_experts);
+  void run_gate_up(const ops::Linear& weight, std::int64_t rows, std::int64_t width, ops::ActivationKind kind);
   void run_dense(const DenseFeedForward& feed_forward, const DenseWeights& weights, std::int64_t rows, float* output,
                  bool accumulate);
   void run_moe(const MoeFeedForward& feed_forward, const MoeWeights& weights, std::int64_t rows,

@@ -1,11 +1,15 @@
 #include "model/logits_head.h"
 
+#include <bit>
+
 #include "base/error.h"
 
 namespace tensorfold {
 
 void LogitsHead::reserve(std::int64_t rows) {
-  const std::size_t bytes = static_cast<std::size_t>(rows * head_.rows()) * sizeof(float);
+  // Doubling keeps a backend's memory, and what it captured over it, from moving with every row more.
+  const auto room = static_cast<std::size_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
+  const std::size_t bytes = room * static_cast<std::size_t>(head_.rows()) * sizeof(float);
   if (logits_ && logits_->bytes() >= bytes) return;
   logits_.reset();
   logits_ = backend_.allocate(bytes, "logits");
@@ -26,13 +30,25 @@ void LogitsHead::run(const ops::Activation* normed, std::int64_t rows) {
 }
 
 const float* LogitsHead::read(std::int64_t rows) {
+  if (!backend_.info().host_memory) return copy(0, rows);
   backend_.synchronise();
-  const auto* logits = static_cast<const float*>(logits_->data());
-  if (backend_.info().host_memory) return logits;
-  const auto count = static_cast<std::size_t>(rows * head_.rows());
-  host_logits_.resize(count);
-  backend_.copy_to_host(host_logits_.data(), logits, count * sizeof(float));
-  return host_logits_.data();
+  return data();
+}
+
+const float* LogitsHead::read_row(std::int64_t row) {
+  return backend_.info().host_memory ? read(row + 1) + row * head_.rows() : copy(row, 1);
+}
+
+const float* LogitsHead::copy(std::int64_t first, std::int64_t rows) {
+  const auto row_bytes = static_cast<std::size_t>(head_.rows()) * sizeof(float);
+  const auto bytes = static_cast<std::size_t>(rows) * row_bytes;
+  if (!host_logits_ || host_logits_->bytes() < bytes) {
+    host_logits_.reset();
+    host_logits_ = backend_.allocate_host(std::bit_ceil(static_cast<std::size_t>(rows)) * row_bytes, "logits on the host");
+  }
+  backend_.queue_copy_to_host(host_logits_->data(), data() + first * head_.rows(), bytes);
+  backend_.synchronise();
+  return static_cast<const float*>(host_logits_->data());
 }
 
 }  // namespace tensorfold

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "ops/backend.h"
 
@@ -23,13 +22,20 @@ class LogitsHead {
   void run(const ops::Activation* normed, std::int64_t rows);
   /// The first `rows` rows of the last run(), fp32 in host memory, valid until the next one.
   const float* read(std::int64_t rows);
+  /// One of them, valid until the next read of any kind.
+  const float* read_row(std::int64_t row);
+  /// Where run() leaves them, in backend memory.
+  const float* data() const { return static_cast<const float*>(logits_->data()); }
 
  private:
+  /// Copies `rows` rows from `first` on to the host.
+  const float* copy(std::int64_t first, std::int64_t rows);
+
   ops::Backend& backend_;
   const ops::Linear& head_;
   float soft_cap_;
   std::unique_ptr<ops::Buffer> logits_;
-  std::vector<float> host_logits_;       // only when the backend's memory is not the host's
+  std::unique_ptr<ops::Buffer> host_logits_;  // only when the backend's memory is not the host's
 };
 
 }  // namespace tensorfold

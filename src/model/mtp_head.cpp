@@ -1,6 +1,8 @@
 // See mtp_head.h.
 #include "model/mtp_head.h"
 
+#include <bit>
+
 #include "base/error.h"
 #include "base/limits.h"
 
@@ -51,9 +53,8 @@ void MtpHeadRunner::check(const Batch& batch) const {
 
 void MtpHeadRunner::absorb(const std::vector<AbsorbLane>& lanes, DraftLogits& result) {
   Batch batch;
-  auto& spans = batch.rows.spans;
-  spans.resize(static_cast<std::size_t>(cache_.group) + 1);
-  auto& own = spans.back();
+  batch.rows.spans.resize(static_cast<std::size_t>(cache_.group) + 1);
+  auto& own = batch.spans();
   const auto add_row = [&](const AbsorbRow& row) {
     batch.add(row.next_token, hidden_.index_of(row.pass_row), row.position);
   };
@@ -76,7 +77,7 @@ void MtpHeadRunner::absorb(const std::vector<AbsorbLane>& lanes, DraftLogits& re
                        static_cast<std::int32_t>(count), each.rows.front().position));
     for (std::size_t i = 0; i < count; ++i) add_row(each.rows[i]);
   }
-  run(batch, hidden_.buffer ? static_cast<const float*>(hidden_.buffer->data()) : nullptr, result);
+  run(batch, hidden_.buffer ? static_cast<const float*>(hidden_.buffer->data()) : nullptr, 0, "mtp absorb", result);
 }
 
 void MtpHeadRunner::step(const std::vector<Step>& steps, DraftLogits& result) {
@@ -86,31 +87,68 @@ void MtpHeadRunner::step(const std::vector<Step>& steps, DraftLogits& result) {
     const Step& each = steps[i];
     TF_ASSERT(each.source >= 0 && each.source < state_rows_ && each.pages != nullptr);
     const auto row = static_cast<std::int32_t>(i);
-    batch.rows.spans.back().push_back(span(each.slot, *each.pages, row, 1, each.position));
+    batch.spans().push_back(span(each.slot, *each.pages, row, 1, each.position));
     batch.add(each.token, each.source, each.position);
     batch.entries.push_back(row);
   }
-  run(batch, steps.empty() ? nullptr : static_cast<const float*>(states_[current_]->data()), result);
+  // The two buffers take turns along a chain; a captured pass knows which it reads and which it writes.
+  const std::size_t target = 1 - current_;
+  run(batch, steps.empty() ? nullptr : static_cast<const float*>(states_[current_]->data()), target,
+      target == 0 ? "mtp step to 0" : "mtp step to 1", result);
 }
 
-float* MtpHeadRunner::room_for_states(std::int64_t rows) {
-  current_ = 1 - current_;
-  state_rows_ = rows;
-  auto& buffer = states_[current_];
-  const std::size_t bytes = static_cast<std::size_t>(rows * model_.hidden_size) * sizeof(float);
-  if (!buffer || buffer->bytes() < bytes) buffer = backend_.allocate(bytes, "the MTP head's states");
-  return static_cast<float*>(buffer->data());
+void MtpHeadRunner::reserve_states(std::size_t target, std::int64_t rows) {
+  auto& buffer = states_[target];
+  const auto room = std::bit_ceil(static_cast<std::size_t>(rows));
+  const std::size_t bytes = room * static_cast<std::size_t>(model_.hidden_size) * sizeof(float);
+  if (buffer && buffer->bytes() >= bytes) return;
+  buffer.reset();
+  buffer = backend_.allocate(bytes, "the MTP head's states");
 }
 
-void MtpHeadRunner::run(Batch& batch, const float* states, DraftLogits& result) {
+void MtpHeadRunner::run(Batch& batch, const float* states, std::size_t target, const char* name, DraftLogits& result) {
   result = {};
-  state_rows_ = 0;
   check(batch);
   const auto rows = static_cast<std::int64_t>(batch.tokens.size());
+  const auto wanted_count = static_cast<std::int64_t>(batch.entries.size());
+  state_rows_ = 0;
   if (rows == 0) return;
-  const MtpWeights& weights = *weights_.mtp;
-  const std::int64_t hidden = model_.hidden_size;
+  const auto row_count = static_cast<std::size_t>(backend_.row_bucket(rows));
+  TF_ASSERT(static_cast<std::int64_t>(row_count) <= rows_max_);
+  batch.tokens.resize(row_count, 0);
+  batch.sources.resize(row_count, batch.sources.back());
+  batch.rows.rope_positions.resize(row_count, 0);
+  batch.rows.rows = static_cast<std::int64_t>(row_count);
+  LayerRows wanted;
+  wanted.rows = wanted_count;
+  wanted.rope_positions = batch.rows.rope_positions;
+  wanted.spans.resize(batch.rows.spans.size());
+  wanted.spans.back().assign(batch.spans().begin(), batch.spans().begin() + wanted_count);
+  if (wanted_count > 0) {
+    reserve_states(target, wanted_count);
+    output_.reserve(wanted_count);
+  }
 
+  ops::PassInputs inputs;
+  inputs.rows = rows;
+  inputs.row_count = batch.rows.rows;
+  const std::int32_t window = std::get<AttentionMixer>(head_.layer.mixer).window;
+  inputs.lanes = {{batch.spans(), window}, {wanted.spans.back(), window}};
+  for (const auto* list : {&batch.tokens, &batch.sources, &batch.rows.rope_positions}) inputs.ids.push_back(*list);
+  inputs.name = name;
+  ops::PassScope pass(backend_, inputs);
+  if (pass.wants_operations()) run_operations(batch, states, wanted, target);
+  pass.end();
+  if (wanted_count == 0) return;
+  current_ = target;
+  state_rows_ = wanted_count;
+  result.entries = batch.entries;
+  result.logits = output_.read_whole(wanted_count);
+}
+
+void MtpHeadRunner::run_operations(Batch& batch, const float* states, const LayerRows& wanted, std::size_t target) {
+  const MtpWeights& weights = *weights_.mtp;
+  const std::int64_t hidden = model_.hidden_size, rows = batch.rows.rows;
   // [norm(embedding); norm(state)] -> join -> the layer's residual stream.
   backend_.embed({weights_.embedding.get(), batch.tokens.data(), rows, model_.embedding_scale, runner_.output()});
   ops::RmsNormParams half{runner_.output(), hidden, weights.embedding_norm, head_.embedding_norm.epsilon, rows, hidden,
@@ -126,20 +164,15 @@ void MtpHeadRunner::run(Batch& batch, const float* states, DraftLogits& result) 
   runner_.run_linear(*weights.join, runner_.mixed(), rows, runner_.residual(), false);
 
   // Keys and values of all pairs; the rest for the wanted ones, which come first.
-  batch.rows.rows = rows;
   runner_.write_keys(head_.layer, weights.layer, cache_, batch.rows);
-  const auto wanted = static_cast<std::int64_t>(batch.entries.size());
-  if (wanted == 0) return;
-  batch.rows.rows = wanted;
-  batch.rows.spans.back().resize(batch.entries.size());
-  runner_.finish(head_.layer, weights.layer, cache_, batch.rows);
-  ops::RmsNormParams final_norm{runner_.residual(),       hidden, weights.final_norm,
-                                head_.final_norm.epsilon, wanted, hidden,
+  if (wanted.rows == 0) return;
+  runner_.finish(head_.layer, weights.layer, cache_, wanted);
+  ops::RmsNormParams final_norm{runner_.residual(),       hidden,      weights.final_norm,
+                                head_.final_norm.epsilon, wanted.rows, hidden,
                                 runner_.normed(),         nullptr};
-  final_norm.out_float = room_for_states(wanted);
+  final_norm.out_float = static_cast<float*>(states_[target]->data());
   backend_.rms_norm(final_norm);
-  result.entries = batch.entries;
-  result.logits = output_.run_whole(runner_.normed(), wanted);
+  output_.run(runner_.normed(), wanted.rows);
 }
 
 }  // namespace tensorfold

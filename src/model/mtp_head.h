@@ -26,21 +26,23 @@ class MtpHeadRunner final : public MtpHead {
   void step(const std::vector<Step>& steps, DraftLogits& result) override;
 
  private:
-  /// Pairs in the order in which they run: those whose result is wanted come first.
+  /// Pairs in the order in which they run: those whose result is wanted come first, each with a span of its own.
   struct Batch {
     std::vector<std::int32_t> tokens;
     std::vector<std::int32_t> sources;  // row of the state that each pair joins
     LayerRows rows;                     // spans of the head's group alone
     std::vector<std::int32_t> entries;  // of the wanted pairs
     void add(std::int32_t token, std::int32_t source, std::int32_t position);
+    std::vector<ops::LaneSpan>& spans() { return rows.spans.back(); }
   };
 
   ops::LaneSpan span(std::int32_t slot, const std::vector<PageTable>& pages, std::int32_t first_row,
                      std::int32_t row_count, std::int32_t position) const;
   void check(const Batch& batch) const;
-  /// Runs the batch over states [.., hidden] and leaves the wanted pairs' own states in the other of states_.
-  void run(Batch& batch, const float* states, DraftLogits& result);
-  float* room_for_states(std::int64_t rows);
+  /// Runs the batch over states [.., hidden] and leaves the wanted pairs' own states in states_[target].
+  void run(Batch& batch, const float* states, std::size_t target, const char* name, DraftLogits& result);
+  void run_operations(Batch& batch, const float* states, const LayerRows& wanted, std::size_t target);
+  void reserve_states(std::size_t target, std::int64_t rows);
 
   const ModelDescription& model_;
   const ModelWeights& weights_;

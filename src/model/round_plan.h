@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/sampling_rule.h"
+
 namespace tensorfold {
 
 enum RowFlags : std::uint32_t {
@@ -13,6 +15,8 @@ enum RowFlags : std::uint32_t {
   kRowWantsHidden = 1u << 1,  // final-normed hidden state is kept in backend memory until the next pass (MtpHead)
   kRowIsTapped = 1u << 2,     // residual stream after the drafter's layers is kept likewise (BlockDrafter)
   kRowReturnsHidden = 1u << 3,  // final-normed hidden state is returned to the host (embeddings)
+  kRowWantsDraw = 1u << 4,    // with kRowWantsLogits: the token after it is drawn by `sampling` where the logits lie, if
+                              // that is possible there (ForwardResult::draws)
 };
 
 struct PlanRow {
@@ -24,6 +28,7 @@ struct PlanRow {
   std::int32_t lane = 0;             // index into RoundPlan::lanes
   std::int32_t adapter = -1;         // adapter index or -1
   std::uint32_t flags = 0;
+  SamplingRule sampling;             // of kRowWantsDraw; keyed with sequence_index + 1
 };
 
 /// Page table of one lane for one cache group: entry i holds keys [64·i, 64·i + 64); -1 = released.

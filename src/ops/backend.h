@@ -19,8 +19,10 @@
 #include <string>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "ops/attention.h"
 #include "ops/block_convolution.h"
+#include "ops/draw.h"
 #include "ops/elementwise.h"
 #include "ops/gated_delta.h"
 #include "ops/linear.h"
@@ -71,8 +73,20 @@ class Backend {
 
   /// Throws Error(kResourceExhausted) naming `purpose` and the size.
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose) = 0;
+  /// Host memory that this backend's copies reach without a detour.
+  virtual std::unique_ptr<Buffer> allocate_host(std::size_t bytes, const char* purpose) {
+    return allocate(bytes, purpose);
+  }
+  /// What allocate() can still give, less what the backend itself will need as it goes on.
+  virtual MemoryAvailable memory_available() const { return {host_memory_available(), true}; }
+  /// Queued. `source` may be backend memory, or host memory: that of allocate_host() must stay as it is until the copy has
+  /// run, any other may be reused at once.
   virtual void copy_to_backend(void* destination, const void* source, std::size_t bytes) = 0;
   virtual void copy_to_host(void* destination, const void* source, std::size_t bytes) = 0;
+  /// Queued: the bytes are there after synchronise(). `destination` is of allocate_host().
+  virtual void queue_copy_to_host(void* destination, const void* source, std::size_t bytes) {
+    copy_to_host(destination, source, bytes);
+  }
   virtual void zero(void* destination, std::size_t bytes) = 0;
   /// Returns when all queued work is done (a no-op on the CPU).
   virtual void synchronise() = 0;
@@ -85,11 +99,15 @@ class Backend {
   /// refer to outlive end_pass(). Between the two nothing is allocated, freed or copied to the host.
   virtual bool begin_pass(const PassInputs&) { return true; }
   virtual void end_pass() {}
+  /// Instead of end_pass(), when an operation threw: what the pass queued is of no use, and it isn't replayed.
+  virtual void abandon_pass() {}
 
   // --- linear.h
   virtual std::unique_ptr<Linear> load_linear(const LinearSource& source) = 0;
   virtual void linear(const LinearParams& params) = 0;
   virtual void embed(const EmbedParams& params) = 0;
+  /// False: not available for this layer and row count; nothing was done.
+  virtual bool gated_linear(const GatedLinearParams&) { return false; }
 
   // --- norm.h
   virtual void rms_norm(const RmsNormParams& params) = 0;
@@ -118,6 +136,31 @@ class Backend {
 
   // --- moe.h
   virtual void moe(const MoeParams& params) = 0;
+
+  // --- draw.h
+  virtual bool can_draw(const SamplingRule&) const { return false; }
+  virtual void draw(const DrawParams&) {}
+};
+
+/// begin_pass() and its end, also when an operation throws.
+class PassScope {
+ public:
+  PassScope(Backend& backend, const PassInputs& inputs) : backend_(backend), wants_operations_(backend.begin_pass(inputs)) {}
+  ~PassScope() {
+    if (!has_ended_) backend_.abandon_pass();
+  }
+  PassScope(const PassScope&) = delete;
+  PassScope& operator=(const PassScope&) = delete;
+  bool wants_operations() const { return wants_operations_; }
+  void end() {
+    has_ended_ = true;
+    backend_.end_pass();
+  }
+
+ private:
+  Backend& backend_;
+  bool wants_operations_;
+  bool has_ended_ = false;
 };
 
 /// Element `index` of an activation buffer.

@@ -3,6 +3,8 @@
 // gated_activation: out = act(gate) · up in fp32, rounded once to bf16. silu(x) = x / (1 + exp(−x)) evaluated as
 // x · sigmoid(x); gelu_tanh(x) = 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))). exp, tanh: the project's own fp32 polynomials
 // (ops/cpu), the same on every path. soft_cap: y = cap · tanh(y / cap).
+//
+// CUDA: the functions of ops/cuda/activation.cuh, gelu_tanh as x·sigmoid(2u).
 #pragma once
 
 #include <cstdint>

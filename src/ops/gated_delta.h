@@ -17,6 +17,11 @@
 // and q by k_dim^−½; S *= exp(g); m = Sᵀk; δ = beta·(v − m); S += k·δᵀ by fma; o = Sᵀq (updated S); sums over k_dim ascending in 16
 // virtual lanes (k index mod 16), folded 8,4,2,1. y = (o · rsqrt(mean(o²) + epsilon)) · norm_weight · silu(z), rounded once
 // to bf16.
+//
+// CUDA: q and k are rounded to bf16 after their norms (one-arithmetic.md, rule 3); v, gates, states and outputs stay fp32. Sums
+// over k_dim: k is cut into blocks of 8, block b belongs to lane b mod 8; a lane adds its products by fma, blocks ascending, k of
+// even index to one chain and of odd index to another, adds the two chains, and lanes fold by butterfly 1, 2, 4. Norms over a
+// head (q, k, o): 32 lanes, lane l takes elements 4·l .. + 3 of every 128, ascending by fma; butterfly 1, 2, 4, 8, 16.
 #pragma once
 
 #include <cstdint>

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "checkpoint/weight_format.h"
+#include "ops/elementwise.h"
 #include "ops/types.h"
 
 namespace tensorfold::ops {
@@ -55,6 +56,16 @@ struct LinearParams {
   std::int64_t y_stride = 0;        // >= N
   bool accumulate = false;          // y += instead of y =
   const std::int32_t* row_index = nullptr;  // optional host array: row r of the call reads x row row_index[r]
+};
+
+/// out = to_bf16(act(gate) · up) straight from a layer of paired halves: linear() and gated_activation() (elementwise.h) in
+/// one, with their bits.
+struct GatedLinearParams {
+  const Linear* weight = nullptr;  // rows = 2 · width: gate, then up; LinearSource::paired_halves
+  const Activation* x = nullptr;   // [rows, K]
+  std::int64_t rows = 0;
+  ActivationKind kind = ActivationKind::kSilu;
+  Activation* out = nullptr;       // [rows, width]
 };
 
 /// out[r] = to_bf16(decoded table row tokens[r]) · scale, fp32 (rounding none: without to_bf16). For the CPU and CUDA

@@ -4,6 +4,10 @@
 // zero-centred norms is folded into `weight` at load). The sum of squares uses 16 virtual lanes: element i goes to lane
 // i mod 16, ascending, by fma; lanes fold 8, 4, 2, 1 (s[i] += s[i + 8] for i < 8, and so on). mean = sum · (1.0f / width);
 // the inverse root is 1.0f / sqrtf(...), both correctly rounded; then (x · inverse) · weight in that order.
+//
+// CUDA: a row belongs to T threads (128 up to a width of 1,024, 256 up to 3,072, 512 up to 8,192, then 1,024); thread t adds the
+// squares of elements 4·(t + j·T) .. + 3 for ascending j by fma; the 32 threads of a warp fold by butterfly 16, 8, 4, 2, 1, and
+// warps are added in ascending order. The inverse root is rsqrt.approx of fma(sum, 1.0f / width, epsilon).
 #pragma once
 
 #include <cstdint>

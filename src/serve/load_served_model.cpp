@@ -11,8 +11,6 @@
 #include "base/limits.h"
 #include "hub/resolve.h"
 #include "model/load.h"
-#include "ops/cpu/cpu_backend.h"
-#include "ops/reference/reference_backend.h"
 #include "serve/api_error.h"
 #include "serve/gguf_vocabulary.h"
 #include "serve/reply_text.h"
@@ -108,14 +106,6 @@ std::vector<std::string> public_names(const ServedModelOptions& options) {
 }
 
 }  // namespace
-
-std::unique_ptr<ops::Backend> make_backend(const ServedModelOptions& options) {
-  if (options.backend == "reference") {
-    const auto rounding = options.rounding == "backend" ? ops::Rounding::kBackend : ops::Rounding::kNone;
-    return ops::make_reference_backend(rounding, std::max(options.threads, 1));
-  }
-  return ops::make_cpu_backend({.threads = options.threads, .path = ""});
-}
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const Checkpoint& checkpoint) {
   if (checkpoint.container() == Container::kGguf) return Tokenizer::from_gguf(gguf_vocabulary(checkpoint));

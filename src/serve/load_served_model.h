@@ -9,20 +9,17 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "ops/backend.h"
+#include "serve/backend_choice.h"
 #include "serve/draft_options.h"
 #include "serve/sampling_defaults.h"
 #include "serve/served_model.h"
 
 namespace tensorfold {
 
-struct ServedModelOptions {
+struct ServedModelOptions : BackendChoice {
   std::string model;  // folder, .gguf file or cached repository id
   std::string name;   // "" = from the model
   std::vector<std::string> aliases;
-  std::string backend = "auto";   // "auto", "cpu", "reference"
-  std::string rounding = "none";  // reference backend: "none" or "backend"
-  int threads = 0;                // 0 = all cores
   std::int32_t context = 0;
   std::int32_t lanes = 0;
   std::int64_t prompt_cache_bytes = -1;  // kept prefixes: 0 = none, -1 = from what is left
@@ -42,9 +39,6 @@ using LoadProgress = std::function<void(double fraction, const std::string& what
 
 /// Throws Error with advice.
 std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& options, const LoadProgress& progress);
-
-/// The backend that `backend`, `rounding` and `threads` name.
-std::unique_ptr<ops::Backend> make_backend(const ServedModelOptions& options);
 
 /// The tokenizer of a checkpoint: tokenizer.json beside it, or the GGUF file's own.
 std::shared_ptr<const Tokenizer> load_tokenizer(const Checkpoint& checkpoint);

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "engine/sampler.h"
+#include "ops/sampler.h"
 #include "serve/api_keys.h"
 
 namespace tensorfold {

@@ -82,7 +82,7 @@ EngineOptions options_of(std::int32_t lanes, std::int32_t context, std::uint64_t
 }
 
 TEST(Capacity, AutoTakesEightLanesOfTheModelsContextWhenTheyFit) {
-  const Capacity capacity = plan_capacity(facts_of(32768, 64 << 10), options_of(0, 0, 0), 64ull << 30);
+  const Capacity capacity = plan_capacity(facts_of(32768, 64 << 10), options_of(0, 0, 0), {64ull << 30, true});
   EXPECT_EQ(capacity.lanes, 8);
   EXPECT_EQ(capacity.context, 32768);
   EXPECT_EQ(capacity.page_counts[0], 1 + 8 * 512);
@@ -93,38 +93,65 @@ TEST(Capacity, AutoTakesEightLanesOfTheModelsContextWhenTheyFit) {
 TEST(Capacity, AutoShrinksTheContextThenTheLanes) {
   // 1 MiB a page: 8192 tokens are 128 MiB a lane.
   const ModelFacts facts = facts_of(131072, 1 << 20);
-  const Capacity wide = plan_capacity(facts, options_of(0, 0, 4ull << 30), 0);
+  const Capacity wide = plan_capacity(facts, options_of(0, 0, 4ull << 30), {});
   EXPECT_EQ(wide.lanes, 8);
   EXPECT_GE(wide.context, 8192);
   EXPECT_TRUE(wide.context_was_reduced);
   EXPECT_LE(wide.cache_bytes, 4ull << 30);
-  const Capacity narrow = plan_capacity(facts, options_of(0, 0, 300ull << 20), 0);
+  const Capacity narrow = plan_capacity(facts, options_of(0, 0, 300ull << 20), {});
   EXPECT_EQ(narrow.lanes, 2);
   EXPECT_GE(narrow.context, 8192);
 }
 
 TEST(Capacity, ExplicitValuesAreHonouredOrRefusedWithAdvice) {
   const ModelFacts facts = facts_of(131072, 1 << 20);
-  const Capacity exact = plan_capacity(facts, options_of(3, 6400, (3 * 101 + 2) << 20), 0);
+  const Capacity exact = plan_capacity(facts, options_of(3, 6400, (3 * 101 + 2) << 20), {});
   EXPECT_EQ(exact.lanes, 3);
   EXPECT_EQ(exact.context, 6400);
   try {
-    plan_capacity(facts, options_of(3, 6401, (3 * 101 + 2) << 20), 0);
+    plan_capacity(facts, options_of(3, 6401, (3 * 101 + 2) << 20), {});
     ADD_FAILURE() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
     EXPECT_NE(std::string(error.what()).find("--parallel 2"), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find("--context 6400"), std::string::npos) << error.what();
   }
-  EXPECT_THROW(plan_capacity(facts, options_of(257, 64, 1ull << 40), 0), Error);
-  EXPECT_THROW(plan_capacity(facts, options_of(1, 131073, 1ull << 40), 0), Error);
-  EXPECT_THROW(plan_capacity(facts, options_of(-1, 0, 1ull << 40), 0), Error);
-  EXPECT_THROW(plan_capacity(facts, options_of(0, 0, 1 << 20), 0), Error);  // not even one page
+  EXPECT_THROW(plan_capacity(facts, options_of(257, 64, 1ull << 40), {}), Error);
+  EXPECT_THROW(plan_capacity(facts, options_of(1, 131073, 1ull << 40), {}), Error);
+  EXPECT_THROW(plan_capacity(facts, options_of(-1, 0, 1ull << 40), {}), Error);
+  EXPECT_THROW(plan_capacity(facts, options_of(0, 0, 1 << 20), {}), Error);  // not even one page
+}
+
+TEST(Capacity, AGpusMemoryIsPlannedAlmostWhole) {
+  constexpr std::uint64_t kMemory = 4ull << 30;
+  const ModelFacts facts = facts_of(131072, 1 << 20);
+  EngineOptions with_prefixes = options_of(0, 0, 0);
+  with_prefixes.prompt_cache_bytes = -1;
+  const Capacity automatic = plan_capacity(facts, with_prefixes, {kMemory, false});
+  EXPECT_EQ(automatic.lanes, 8);
+  EXPECT_GT(automatic.cache_bytes, kMemory / 3 * 2);
+  EXPECT_LE(automatic.cache_bytes, kMemory / 4 * 3);
+  // Pages of kept prefixes take their share of the rest; their states lie on the host.
+  const std::uint64_t kept = automatic.prefix_budget.bytes - automatic.prefix_budget.snapshot_bytes;
+  EXPECT_GT(kept, kMemory / 16);
+  EXPECT_LE(automatic.cache_bytes + kept, kMemory);
+
+  const Capacity explicit_values = plan_capacity(facts, options_of(1, 131072, 0), {kMemory, false});
+  EXPECT_EQ(explicit_values.context, 131072);  // more than half of it
+  EXPECT_LE(explicit_values.cache_bytes, kMemory);
+  try {
+    plan_capacity(facts, options_of(2, 131072, 0), {kMemory, false});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+    EXPECT_NE(std::string(error.what()).find("the GPU leaves it"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("--parallel 1"), std::string::npos) << error.what();
+  }
 }
 
 TEST(Capacity, SizesThatOverflowAreRefused) {
   ModelFacts facts = facts_of(1 << 22, 1ull << 60);
-  EXPECT_THROW(plan_capacity(facts, options_of(8, 1 << 22, 1ull << 62), 0), Error);
+  EXPECT_THROW(plan_capacity(facts, options_of(8, 1 << 22, 1ull << 62), {}), Error);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "base/limits.h"
-#include "engine/sampler.h"
+#include "ops/sampler.h"
 #include "model/language_model.h"
 
 namespace tensorfold::testing {

@@ -15,8 +15,8 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
 #include "model/load.h"
-#include "ops/cpu/cpu_backend.h"
-#include "ops/reference/reference_backend.h"
+#include "support/model_backend.h"
+#include "support/source_folder.h"
 
 namespace tensorfold {
 namespace {
@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path models_folder() {
-  return fs::path(TENSORFOLD_SOURCE_DIR) / "tests" / "golden" / "models";
+  return test::source_folder() / "tests" / "golden" / "models";
 }
 
 /// A checkpoint with a head or a drafter.
@@ -120,15 +120,15 @@ std::unique_ptr<Engine> start(const DraftCase& draft_case, std::unique_ptr<ops::
 
 using MakeBackend = std::unique_ptr<ops::Backend> (*)();
 
-std::unique_ptr<ops::Backend> cpu_backend() {
-  return ops::make_cpu_backend({.threads = 1, .path = ""});
+std::unique_ptr<ops::Backend> backend_under_test() {
+  return test::backend_under_test(1);
 }
 
-std::unique_ptr<ops::Backend> reference_backend() {
+[[maybe_unused]] std::unique_ptr<ops::Backend> reference_backend() {
   return ops::make_reference_backend(ops::Rounding::kBackend, 1);
 }
 
-class GoldenDrafts : public ::testing::TestWithParam<DraftCase> {
+class GoldenDrafts : public test::BackendTest<DraftCase> {
  protected:
   void expect_same_bits(MakeBackend make_backend) {
     constexpr int kStreams = 6;
@@ -168,19 +168,21 @@ class GoldenDrafts : public ::testing::TestWithParam<DraftCase> {
   }
 };
 
-TEST_P(GoldenDrafts, CpuBackend) {
-  expect_same_bits(cpu_backend);
+TEST_P(GoldenDrafts, BackendUnderTest) {
+  expect_same_bits(backend_under_test);
 }
 
+#if !defined(TENSORFOLD_TEST_CUDA)  // the CPU's program has the reference
 TEST_P(GoldenDrafts, ReferenceBackend) {
   expect_same_bits(reference_backend);
 }
+#endif
 
 /// The demo model, whose drafters were trained.
 class TrainedDrafts : public GoldenDrafts {};
 
-TEST_P(TrainedDrafts, CpuBackend) {
-  expect_same_bits(cpu_backend);
+TEST_P(TrainedDrafts, BackendUnderTest) {
+  expect_same_bits(backend_under_test);
 }
 
 // "Write a Python function that adds two numbers.", "Tell me about the sea.", "Give me JSON with name and age of a
@@ -193,7 +195,7 @@ const std::vector<std::vector<std::int32_t>> kDemoPrompts = {
 
 INSTANTIATE_TEST_SUITE_P(Models, TrainedDrafts,
                          ::testing::Values(DraftCase{
-                             "demo", fs::path(TENSORFOLD_SOURCE_DIR) / "models" / "demo", {}, true, kDemoPrompts}),
+                             "demo", test::source_folder() / "models" / "demo", {}, true, kDemoPrompts}),
                          [](const auto& info) { return info.param.title; });
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenDrafts, ::testing::ValuesIn(draft_cases()),

@@ -12,15 +12,15 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/verify/fold.h"
 #include "model/load.h"
-#include "ops/cpu/cpu_backend.h"
-#include "ops/reference/reference_backend.h"
+#include "support/model_backend.h"
+#include "support/source_folder.h"
 
 namespace tensorfold {
 namespace {
 
 std::vector<std::string> golden_names() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(TENSORFOLD_SOURCE_DIR "/tests/golden/models")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_folder() / "tests/golden/models")) {
     if (entry.is_directory()) names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());
@@ -28,7 +28,7 @@ std::vector<std::string> golden_names() {
 }
 
 std::filesystem::path golden_path(const std::string& name) {
-  const std::filesystem::path directory = std::filesystem::path(TENSORFOLD_SOURCE_DIR "/tests/golden/models") / name;
+  const std::filesystem::path directory = test::source_folder() / "tests/golden/models" / name;
   return std::filesystem::exists(directory / "model.gguf") ? directory / "model.gguf" : directory;
 }
 
@@ -57,25 +57,21 @@ void expect_folds(const std::string& name, const MakeBackend& make_backend) {
               static_cast<unsigned long long>(report.drafted));
 }
 
-class GoldenFold : public ::testing::TestWithParam<std::string> {};
+class GoldenFold : public test::BackendTest<std::string> {};
 
+#if !defined(TENSORFOLD_TEST_CUDA)  // the CPU's program has the reference
 TEST_P(GoldenFold, ReferenceBackend) {
   expect_folds(GetParam(), [](std::int32_t schedule, int threads) {
     const auto rounding = schedule % 2 == 0 ? ops::Rounding::kBackend : ops::Rounding::kNone;
     return ops::make_reference_backend(rounding, threads);
   });
 }
-
-TEST_P(GoldenFold, CpuBackend) {
-  // The engine's model on the fastest path this machine has, the plain run's on AVX2 where there is one.
-  expect_folds(GetParam(), [](std::int32_t, int threads) {
-    ops::CpuBackendOptions options;
-    options.threads = threads;
-#if defined(__x86_64__)
-    if (threads == 1) options.path = "avx2";
 #endif
-    return ops::make_cpu_backend(options);
-  });
+
+TEST_P(GoldenFold, BackendUnderTest) {
+  // The engine's model on the fastest path this machine has; the plain run's on AVX2 where there is one, on a GPU without
+  // graphs and by the kernels for every GPU.
+  expect_folds(GetParam(), [](std::int32_t, int threads) { return test::backend_under_test(threads, threads == 1); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenFold, ::testing::ValuesIn(golden_names()),

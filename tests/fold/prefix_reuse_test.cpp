@@ -14,7 +14,8 @@
 #include "engine/engine.h"
 #include "engine/verify/fold.h"
 #include "model/load.h"
-#include "ops/cpu/cpu_backend.h"
+#include "support/model_backend.h"
+#include "support/source_folder.h"
 
 namespace tensorfold {
 namespace {
@@ -22,13 +23,12 @@ namespace {
 using Tokens = std::vector<std::int32_t>;
 
 std::filesystem::path golden_path(const std::string& name) {
-  const std::filesystem::path directory = std::filesystem::path(TENSORFOLD_SOURCE_DIR "/tests/golden/models") / name;
+  const std::filesystem::path directory = test::source_folder() / "tests/golden/models" / name;
   return std::filesystem::exists(directory / "model.gguf") ? directory / "model.gguf" : directory;
 }
 
 std::unique_ptr<LanguageModel> load(const std::string& name) {
-  return load_language_model(Checkpoint::open(golden_path(name)), ops::make_cpu_backend({.threads = 2, .path = ""}),
-                             {});
+  return load_language_model(Checkpoint::open(golden_path(name)), test::backend_under_test(), {});
 }
 
 std::unique_ptr<Engine> start(const std::string& name, std::int64_t cache_bytes, const std::string& learn_folder = "") {
@@ -75,7 +75,7 @@ Outcome run(Engine& engine, const Tokens& prompt, const std::vector<PromptMark>&
   return outcome;
 }
 
-class GoldenReuse : public ::testing::TestWithParam<const char*> {
+class GoldenReuse : public test::BackendTest<const char*> {
  protected:
   Tokens tokens(std::int32_t count, std::uint32_t seed, std::int32_t vocabulary) const {
     Tokens result;
@@ -97,7 +97,10 @@ class GoldenReuse : public ::testing::TestWithParam<const char*> {
           << "row " << index << ", resumed at " << resumed.cached;
     }
   }
-  void SetUp() override { fresh_ = start(GetParam(), 0); }
+  void SetUp() override {
+    TF_SKIP_WITHOUT_BACKEND();
+    fresh_ = start(GetParam(), 0);
+  }
 
   std::unique_ptr<Engine> fresh_;
 };

@@ -31,7 +31,7 @@ DrafterCase drafter_case(const std::string& name) {
   if (name == "dflash2") {
     result.folder = test::golden_directory("qwen3_5_mtp") / "dflash2";  // found beside the target
   } else {
-    result.folder = std::filesystem::path(TENSORFOLD_SOURCE_DIR) / "tests/golden/drafters/qwen3_5_mtp_dflash";
+    result.folder = test::source_folder() / "tests/golden/drafters/qwen3_5_mtp_dflash";
     result.options.drafter_path = result.folder.string();
   }
   return result;
@@ -80,7 +80,7 @@ Trace run(LanedModel& laned, const std::vector<std::int32_t>& tokens, std::size_
   return trace;
 }
 
-class GoldenDrafter : public testing::TestWithParam<std::string> {};
+class GoldenDrafter : public test::BackendTest<std::string> {};
 
 TEST_P(GoldenDrafter, ReferenceMeetsTheOracle) {
   const auto each = drafter_case(GetParam());
@@ -125,10 +125,10 @@ TEST_P(GoldenDrafter, ReferenceMeetsTheOracle) {
   }
 }
 
-TEST_P(GoldenDrafter, CpuStaysInsideTheRoundingBound) {
+TEST_P(GoldenDrafter, StaysInsideTheRoundingBound) {
   const auto each = drafter_case(GetParam());
   const auto expected = test::read_golden_case(each.folder).expected;
-  LanedModel laned(target(), test::cpu_backend(), 1, each.options);
+  LanedModel laned(target(), test::backend_under_test(), 1, each.options);
   const Trace trace = run(laned, target().expected.at("input_ids").as<std::int32_t>(), 512);
   const auto bounded = [&](const std::vector<float>& ours, const std::string& name, const std::string& bound) {
     EXPECT_LE(test::root_mean_square(ours, expected.at(name).as<float>()),
@@ -186,8 +186,9 @@ TEST_P(GoldenDrafter, LanesTogetherAndSlicesGiveTheBitsOfEachAlone) {
     for (std::size_t i = 0; i < length; ++i) lane.context.push_back(tokens[(i * 7 + length) % tokens.size()]);
     lanes.push_back(std::move(lane));
   }
-  for (const bool cpu : {true, false}) {
-    const auto backend = [&] { return cpu ? test::cpu_backend() : test::exact_backend(); };
+  for (const bool exact : {false, true}) {
+    if (test::kTestsCuda && exact) continue;  // the CPU's program has the reference
+    const auto backend = [&] { return exact ? test::exact_backend() : test::backend_under_test(); };
     LanedModel together(target(), backend(), static_cast<std::int32_t>(lanes.size()), each.options);
     const auto all = draft(together, lanes, 11);
     for (std::size_t i = 0; i < lanes.size(); ++i) {
@@ -203,7 +204,7 @@ TEST_P(GoldenDrafter, LanesTogetherAndSlicesGiveTheBitsOfEachAlone) {
 TEST_P(GoldenDrafter, ABlockLeavesNoTrace) {
   const auto each = drafter_case(GetParam());
   const auto tokens = target().expected.at("input_ids").as<std::int32_t>();
-  LanedModel laned(target(), test::cpu_backend(), 1, each.options);
+  LanedModel laned(target(), test::backend_under_test(), 1, each.options);
   const Trace first = run(laned, tokens, 5);  // leaves a block's keys behind the context
   BlockDrafter& drafter = *laned.model->block_drafter();
   std::vector<BlockCandidates> again;
@@ -216,7 +217,7 @@ TEST_P(GoldenDrafter, ADraftVocabularyLeavesTheRestOut) {
   const auto tokens = target().expected.at("input_ids").as<std::int32_t>();
   auto options = each.options;
   options.draft_vocabulary = {{10, 90}, {200, 256}};
-  LanedModel all(target(), test::cpu_backend(), 1, each.options), some(target(), test::cpu_backend(), 1, options);
+  LanedModel all(target(), test::backend_under_test(), 1, each.options), some(target(), test::backend_under_test(), 1, options);
   const auto whole = test::read_golden_case(each.folder).expected.at("unary_4").as<float>();
   const auto ours = run(some, tokens, 512).candidates.at(4), theirs = run(all, tokens, 512).candidates.at(4);
   for (std::size_t i = 0; i < ours.tokens.size(); ++i) {
@@ -236,10 +237,11 @@ INSTANTIATE_TEST_SUITE_P(Drafters, GoldenDrafter, testing::Values("dflash2", "df
                          [](const auto& info) { return info.param; });
 
 TEST(Drafter, GroupsAndFacts) {
-  LanedModel with(target(), test::cpu_backend(), 1);
+  TF_SKIP_WITHOUT_BACKEND();
+  LanedModel with(target(), test::backend_under_test(), 1);
   LoadOptions none;
   none.find_drafter = false;
-  LanedModel without(target(), test::cpu_backend(), 1, none);
+  LanedModel without(target(), test::backend_under_test(), 1, none);
   EXPECT_EQ(without.model->block_drafter(), nullptr);
   const auto& groups = with.model->facts().groups;
   ASSERT_EQ(groups.size(), without.model->facts().groups.size() + 1);
@@ -250,16 +252,17 @@ TEST(Drafter, GroupsAndFacts) {
   const auto* drafter = with.model->block_drafter();
   EXPECT_EQ(drafter->block_rows(), 4);
   EXPECT_EQ(drafter->block_rows_max(), 16);
-  LanedModel full(target(), test::cpu_backend(), 1, drafter_case("dflash").options);
+  LanedModel full(target(), test::backend_under_test(), 1, drafter_case("dflash").options);
   EXPECT_EQ(full.model->facts().groups.size(), groups.size() + 1);  // a sliding and a full group
   EXPECT_FALSE(full.model->block_drafter()->has_selector());
 }
 
 TEST(Drafter, CommittedRowsDontChange) {
+  TF_SKIP_WITHOUT_BACKEND();
   const auto tokens = target().expected.at("input_ids").as<std::int32_t>();
   LoadOptions none;
   none.find_drafter = none.mtp = false;
-  LanedModel with(target(), test::cpu_backend(), 1), without(target(), test::cpu_backend(), 1, none);
+  LanedModel with(target(), test::backend_under_test(), 1), without(target(), test::backend_under_test(), 1, none);
   std::vector<std::vector<float>> logits;
   for (LanedModel* laned : {&with, &without}) {
     RoundPlan plan;
@@ -287,7 +290,7 @@ std::string error_with(const std::string& from, const std::string& to, std::int3
   options.drafter_bits = bits;
   std::string message;
   try {
-    load_language_model(Checkpoint::open(test::golden_directory("qwen3_5_mtp")), test::cpu_backend(), options);
+    load_language_model(Checkpoint::open(test::golden_directory("qwen3_5_mtp")), test::backend_under_test(), options);
   } catch (const Error& error) {
     message = error.what();
   }
@@ -295,6 +298,7 @@ std::string error_with(const std::string& from, const std::string& to, std::int3
 }
 
 TEST(Drafter, WhatDoesntFitIsRefusedByName) {
+  TF_SKIP_WITHOUT_BACKEND();
   const std::vector<std::array<std::string, 3>> changes = {
       {"\"hidden_size\": 64", "\"hidden_size\": 128", "hidden_size"},
       {"\"vocab_size\": 256", "\"vocab_size\": 300", "vocab_size"},

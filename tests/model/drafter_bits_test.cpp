@@ -30,7 +30,8 @@ StoredTensor random_matrix(std::int64_t rows, std::int64_t columns, unsigned see
 class DrafterBits : public testing::Test {
  protected:
   void SetUp() override {
-    const auto golden = fs::path(TENSORFOLD_SOURCE_DIR) / "tests/golden/drafters/qwen3_5_mtp_dflash";
+    TF_SKIP_WITHOUT_BACKEND();
+    const auto golden = test::source_folder() / "tests/golden/drafters/qwen3_5_mtp_dflash";
     auto tensors = test::read_safetensors_plainly(golden / "model.safetensors");
     for (const char* layer : {"layers.0.", "layers.1."}) {
       const std::string name = std::string(layer) + "mlp.";
@@ -54,7 +55,7 @@ class DrafterBits : public testing::Test {
     options.drafter_path = folder_.string();
     options.drafter_bits = bits;
     const auto target = test::read_golden_case(test::golden_directory("qwen3_5_mtp"));
-    LanedModel laned(target, test::cpu_backend(), 1, options);
+    LanedModel laned(target, test::backend_under_test(), 1, options);
     const auto tokens = target.expected.at("input_ids").as<std::int32_t>();
     RoundPlan plan;
     laned.add(plan, 0, tokens, 0, kRowIsTapped);

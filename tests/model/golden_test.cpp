@@ -8,9 +8,8 @@
 #include "model/executor.h"
 #include "model/load.h"
 
-#include "ops/cpu/cpu_backend.h"
-#include "ops/reference/reference_backend.h"
 #include "support/golden_case.h"
+#include "support/model_backend.h"
 #include "support/plan.h"
 
 namespace tensorfold {
@@ -26,14 +25,14 @@ struct Trace {
 };
 
 // Runs all tokens in passes of `cut` rows.
-Trace run(const GoldenCase& golden, std::unique_ptr<ops::Backend> backend, std::size_t cut) {
+Trace run(const GoldenCase& golden, std::unique_ptr<ops::Backend> backend, std::size_t cut, bool observes = true) {
   const auto tokens = golden.expected.at("input_ids").as<std::int32_t>();
   auto model = load_language_model(Checkpoint::open(golden.model), std::move(backend), {});
   auto& executor = dynamic_cast<Executor&>(*model);
   Trace trace;
   trace.vocabulary = model->facts().vocabulary_size;
   trace.hidden.resize(executor.description().layers.size());
-  executor.set_observer({[&](std::int32_t layer, const float* residual, std::int64_t rows) {
+  if (observes) executor.set_observer({[&](std::int32_t layer, const float* residual, std::int64_t rows) {
                            auto& all = trace.hidden[static_cast<std::size_t>(layer)];
                            all.insert(all.end(), residual, residual + rows * executor.description().hidden_size);
                          },
@@ -52,7 +51,7 @@ Trace run(const GoldenCase& golden, std::unique_ptr<ops::Backend> backend, std::
   return trace;
 }
 
-float largest(const std::vector<float>& values) {
+[[maybe_unused]] float largest(const std::vector<float>& values) {
   float result = 0.0f;
   for (const float value : values) result = std::max(result, std::abs(value));
   return result;
@@ -68,7 +67,7 @@ float largest_difference(const std::vector<float>& a, const std::vector<float>& 
   return result;
 }
 
-void expect_same_experts(const GoldenCase& golden, const Trace& trace) {
+[[maybe_unused]] void expect_same_experts(const GoldenCase& golden, const Trace& trace) {
   if (!golden.expected.contains("expert_ids")) return;
   const auto& tensor = golden.expected.at("expert_ids");
   const auto expected = tensor.as<std::int32_t>();
@@ -90,7 +89,9 @@ void expect_same_experts(const GoldenCase& golden, const Trace& trace) {
   }
 }
 
-class Golden : public testing::TestWithParam<std::string> {};
+class Golden : public test::BackendTest<std::string> {};
+
+#if !defined(TENSORFOLD_TEST_CUDA)  // the CPU's program has the reference
 
 TEST_P(Golden, ReferenceMeetsTheIndependentImplementation) {
   const auto golden = test::read_golden_case(test::golden_directory(GetParam()));
@@ -116,21 +117,45 @@ TEST_P(Golden, ReferenceIsTheSameForAnyCut) {
   EXPECT_EQ(largest_difference(whole.logits, cut.logits), 0.0f);
 }
 
-// The CPU rounds at the points of one-arithmetic.md rule 3. What an implementation that runs in bf16 throughout loses
-// against the same fp32 values is stored with the case; the CPU may not lose more than half as much again
+#endif
+
+// CPU and GPU round at the points of one-arithmetic.md rule 3. What an implementation that runs in bf16 throughout loses
+// against the same fp32 values is stored with the case; they may not lose more than half as much again
 // (families-a.md 9.5).
-TEST_P(Golden, CpuStaysInsideTheRoundingBound) {
+TEST_P(Golden, StaysInsideTheRoundingBound) {
   const auto golden = test::read_golden_case(test::golden_directory(GetParam()));
   const auto expected = golden.expected.at("logits").as<float>();
   const auto bf16_error = golden.expected.at("bf16_error").as<float>();
-  const auto cpu = run(golden, ops::make_cpu_backend({}), 512);
-  ASSERT_EQ(cpu.logits.size(), expected.size());
+  const auto rounded = run(golden, test::backend_under_test(), 512, false);
+  ASSERT_EQ(rounded.logits.size(), expected.size());
   double sum = 0.0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double difference = static_cast<double>(cpu.logits[i]) - static_cast<double>(expected[i]);
+    const double difference = static_cast<double>(rounded.logits[i]) - static_cast<double>(expected[i]);
     sum += difference * difference;
   }
   EXPECT_LE(std::sqrt(sum / static_cast<double>(expected.size())), 1.5 * static_cast<double>(bf16_error[1]));
+}
+
+// Rows that are computed twice have the same bits: layer by layer, the experts, the logits; however the prompt is cut,
+// whether an observer looks (nothing is captured then), and on every variant of the backend.
+TEST_P(Golden, IsTheSameForAnyCutAndVariant) {
+  const auto golden = test::read_golden_case(test::golden_directory(GetParam()));
+  const auto variants = test::backend_variants();
+  const auto whole = run(golden, variants.front().make(), 512);
+  for (const auto& variant : variants) {
+    if (variant.name == "reference") continue;
+    const auto observed = run(golden, variant.make(), 7);
+    EXPECT_EQ(observed.experts, whole.experts) << variant.name;
+    EXPECT_EQ(largest_difference(observed.logits, whole.logits), 0.0f) << variant.name;
+    for (std::size_t layer = 0; layer < whole.hidden.size(); ++layer) {
+      ASSERT_EQ(largest_difference(observed.hidden[layer], whole.hidden[layer]), 0.0f)
+          << variant.name << ", layer " << layer;
+    }
+    for (const std::size_t cut : {1u, 3u, 512u}) {
+      EXPECT_EQ(largest_difference(run(golden, variant.make(), cut, false).logits, whole.logits), 0.0f)
+          << variant.name << ", " << cut << " rows a pass";
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::ValuesIn(test::golden_case_names()),

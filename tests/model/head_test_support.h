@@ -11,9 +11,8 @@
 
 #include "checkpoint/checkpoint.h"
 #include "model/load.h"
-#include "ops/cpu/cpu_backend.h"
-#include "ops/reference/reference_backend.h"
 #include "support/golden_case.h"
+#include "support/model_backend.h"
 #include "support/plan.h"
 
 namespace tensorfold::test {
@@ -156,8 +155,4 @@ inline void write_safetensors_plainly(const std::filesystem::path& path,
 inline std::unique_ptr<ops::Backend> exact_backend() {
   return ops::make_reference_backend(ops::Rounding::kNone);
 }
-inline std::unique_ptr<ops::Backend> cpu_backend() {
-  return ops::make_cpu_backend({.threads = 2, .path = ""});
-}
-
 }  // namespace tensorfold::test

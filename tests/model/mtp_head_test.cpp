@@ -61,7 +61,7 @@ std::vector<float> expected_logits(const GoldenCase& golden) {
   return logits;
 }
 
-class GoldenMtp : public testing::TestWithParam<std::string> {};
+class GoldenMtp : public test::BackendTest<std::string> {};
 
 TEST_P(GoldenMtp, ReferenceMeetsTheOracle) {
   const auto golden = test::read_golden_case(test::golden_directory(GetParam()));
@@ -70,10 +70,10 @@ TEST_P(GoldenMtp, ReferenceMeetsTheOracle) {
   EXPECT_LE(test::largest_difference(logits, expected), 1e-4f * test::largest(expected));
 }
 
-TEST_P(GoldenMtp, CpuStaysInsideTheRoundingBound) {
+TEST_P(GoldenMtp, StaysInsideTheRoundingBound) {
   const auto golden = test::read_golden_case(test::golden_directory(GetParam()));
   const auto bound = golden.expected.at("mtp_bf16_error").as<float>();
-  const auto logits = run(golden, test::cpu_backend());
+  const auto logits = run(golden, test::backend_under_test());
   EXPECT_LE(test::root_mean_square(logits, expected_logits(golden)), 1.5 * static_cast<double>(bound[1]));
 }
 
@@ -154,14 +154,15 @@ TEST_P(GoldenMtp, LanesTogetherAndSlicesGiveTheBitsOfEachAlone) {
     lanes.push_back({{tokens.begin() + first, tokens.begin() + first + count},
                      {follow.begin() + first, follow.begin() + first + count}});
   }
-  for (const bool cpu : {true, false}) {
-    const auto backend = [&] { return cpu ? test::cpu_backend() : test::exact_backend(); };
+  for (const bool exact : {false, true}) {
+    if (test::kTestsCuda && exact) continue;  // the CPU's program has the reference
+    const auto backend = [&] { return exact ? test::exact_backend() : test::backend_under_test(); };
     LanedModel together(golden, backend(), 4);
     const auto all = run_lanes(together, lanes, 7);
     for (std::size_t i = 0; i < lanes.size(); ++i) {
       LanedModel alone(golden, backend(), 1);
       const auto one = run_lanes(alone, {lanes[i]}, 512);
-      EXPECT_TRUE(test::same_bits(all[i], one[0])) << "lane " << i << (cpu ? " on the CPU" : "");
+      EXPECT_TRUE(test::same_bits(all[i], one[0])) << "lane " << i << (exact ? " on the reference" : "");
     }
   }
 }
@@ -171,7 +172,7 @@ TEST_P(GoldenMtp, CommittedRowsDontChange) {
   const auto tokens = golden.expected.at("input_ids").as<std::int32_t>();
   LoadOptions headless;
   headless.mtp = false;
-  LanedModel with(golden, test::cpu_backend(), 1), without(golden, test::cpu_backend(), 1, headless);
+  LanedModel with(golden, test::backend_under_test(), 1), without(golden, test::backend_under_test(), 1, headless);
   EXPECT_EQ(without.model->mtp_head(), nullptr);
   EXPECT_EQ(without.model->facts().groups.size() + 1, with.model->facts().groups.size());
   EXPECT_TRUE(with.model->facts().groups.back().draft);
@@ -194,7 +195,7 @@ TEST_P(GoldenMtp, ADraftVocabularyLeavesTheRestOut) {
   some.draft_vocabulary = {{3, 100}, {250, 256}};
   std::vector<std::vector<float>> logits;
   for (const LoadOptions& options : {LoadOptions{}, some}) {
-    LanedModel laned(golden, test::cpu_backend(), 1, options);
+    LanedModel laned(golden, test::backend_under_test(), 1, options);
     RoundPlan plan;
     laned.add(plan, 0, tokens, 0, kFlags);
     ForwardResult result;
@@ -230,7 +231,7 @@ class CopiedCheckpoint {
   }
   std::string load_error() const {
     try {
-      load_language_model(Checkpoint::open(path_), test::cpu_backend(), {});
+      load_language_model(Checkpoint::open(path_), test::backend_under_test(), {});
     } catch (const Error& error) {
       return error.what();
     }
@@ -243,6 +244,7 @@ class CopiedCheckpoint {
 };
 
 TEST(Mtp, APartialHeadIsRefusedByName) {
+  TF_SKIP_WITHOUT_BACKEND();
   const CopiedCheckpoint inside("qwen3_5_mtp");
   inside.replace("model.safetensors", "mtp.pre_fc_norm_hidden.weight", "mtp.pre_fc_norm_hiddem.weight");
   EXPECT_NE(inside.load_error().find("mtp.pre_fc_norm_hidden.weight"), std::string::npos) << inside.load_error();
@@ -252,16 +254,18 @@ TEST(Mtp, APartialHeadIsRefusedByName) {
 }
 
 TEST(Mtp, ZeroLayersInTheConfigurationSwitchItOff) {
+  TF_SKIP_WITHOUT_BACKEND();
   for (const char* name : {"qwen3_5_mtp", "mlx_qwen3_5_mtp_4bit"}) {
     const CopiedCheckpoint copy(name);
     copy.replace("config.json", "\"mtp_num_hidden_layers\": 1", "\"mtp_num_hidden_layers\": 0");
-    const auto model = load_language_model(Checkpoint::open(copy.path()), test::cpu_backend(), {});
+    const auto model = load_language_model(Checkpoint::open(copy.path()), test::backend_under_test(), {});
     EXPECT_EQ(model->mtp_head(), nullptr);
   }
 }
 
 // A converter that folds by the ends of names misses "pre_fc_norm_*": the values less one are what it would have left.
 TEST(Mtp, NormsOfTwoConventionsAreToldApart) {
+  TF_SKIP_WITHOUT_BACKEND();
   const CopiedCheckpoint copy("mlx_qwen3_5_mtp_4bit");
   const auto path = copy.path() / "mtp-4bit.safetensors";
   auto golden = test::read_golden_case(test::golden_directory("mlx_qwen3_5_mtp_4bit"));
@@ -278,22 +282,24 @@ TEST(Mtp, NormsOfTwoConventionsAreToldApart) {
       }
     }
     test::write_safetensors_plainly(path, tensors);
-    return run(golden, test::cpu_backend());
+    return run(golden, test::backend_under_test());
   };
   const auto folded = logits_less(0.0f);
   EXPECT_TRUE(test::same_bits(logits_less(1.0f), folded));
 }
 
 TEST(Mtp, MoreThanOneLayerIsRefused) {
+  TF_SKIP_WITHOUT_BACKEND();
   const CopiedCheckpoint copy("qwen3_5_mtp");
   copy.replace("config.json", "\"mtp_num_hidden_layers\": 1", "\"mtp_num_hidden_layers\": 2");
   EXPECT_NE(copy.load_error().find("MTP head of 2 layers"), std::string::npos) << copy.load_error();
 }
 
 TEST(Mtp, WithoutTheFileTheModelLoadsWithoutAHead) {
+  TF_SKIP_WITHOUT_BACKEND();
   const CopiedCheckpoint copy("mlx_qwen3_5_mtp_4bit");
   std::filesystem::remove(copy.path() / "mtp-4bit.safetensors");
-  const auto model = load_language_model(Checkpoint::open(copy.path()), test::cpu_backend(), {});
+  const auto model = load_language_model(Checkpoint::open(copy.path()), test::backend_under_test(), {});
   EXPECT_EQ(model->mtp_head(), nullptr);
 }
 

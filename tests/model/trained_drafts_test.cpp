@@ -114,12 +114,13 @@ class Reply {
 };
 
 TEST(TrainedDrafts, Land) {
+  TF_SKIP_WITHOUT_BACKEND();
   GoldenCase demo;
-  demo.model = std::filesystem::path(TENSORFOLD_SOURCE_DIR) / "models/demo";
+  demo.model = test::source_folder() / "models/demo";
   if (!std::filesystem::exists(demo.model / "model.safetensors")) GTEST_SKIP() << "no demo model in this tree";
   double mtp = 0.0, block = 0.0;
   for (const auto& [question, prompt] : kPrompts) {
-    LanedModel laned(demo, test::cpu_backend(), 1);
+    LanedModel laned(demo, test::backend_under_test(), 1);
     ASSERT_NE(laned.model->mtp_head(), nullptr);
     ASSERT_NE(laned.model->block_drafter(), nullptr);
     Reply reply(laned);

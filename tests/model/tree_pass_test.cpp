@@ -11,11 +11,9 @@
 
 #include "checkpoint/checkpoint.h"
 #include "model/load.h"
-#include "ops/cpu/cpu_backend.h"
-#include "ops/cpu/isa.h"
 #include "ops/random_trees.h"
-#include "ops/reference/reference_backend.h"
 #include "support/golden_case.h"
+#include "support/model_backend.h"
 
 namespace tensorfold {
 namespace {
@@ -177,23 +175,9 @@ testing::AssertionResult same_row(const std::vector<float>& a, std::size_t row_a
   return testing::AssertionSuccess();
 }
 
-struct BackendCase {
-  std::string name;
-  std::function<std::unique_ptr<ops::Backend>()> make;
-};
+using test::BackendCase;
 
-std::vector<BackendCase> backends() {
-  std::vector<BackendCase> result;
-  for (const auto path : ops::cpu::kCpuPaths) {
-    if (!ops::cpu::cpu_path_available(path)) continue;
-    const std::string name = ops::cpu::cpu_path_name(path);
-    result.push_back({name, [name] { return ops::make_cpu_backend({.threads = 2, .path = name}); }});
-  }
-  result.push_back({"reference", [] { return ops::make_reference_backend(ops::Rounding::kNone, 2); }});
-  return result;
-}
-
-class Windows : public testing::TestWithParam<std::string> {
+class Windows : public test::BackendTest<std::string> {
  protected:
   Lanes lanes(const BackendCase& backend) const {
     const auto golden = test::read_golden_case(test::golden_directory(GetParam()));
@@ -226,7 +210,7 @@ std::vector<float> serial(Lanes& plain, const std::vector<std::int32_t>& tokens,
 }
 
 TEST_P(Windows, TreesAreTheirPathsAndCarryOn) {
-  for (const BackendCase& backend : backends()) {
+  for (const BackendCase& backend : test::backend_variants()) {
     Lanes tested = lanes(backend), plain = lanes(backend);
     std::mt19937 random(5);
     const auto draw = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
@@ -274,7 +258,7 @@ TEST_P(Windows, TreesAreTheirPathsAndCarryOn) {
 }
 
 TEST_P(Windows, WideChainsAndSnapshots) {
-  for (const BackendCase& backend : backends()) {
+  for (const BackendCase& backend : test::backend_variants()) {
     Lanes tested = lanes(backend), plain = lanes(backend);
     std::mt19937 random(6);
     const std::size_t vocabulary = static_cast<std::size_t>(tested.vocabulary());
@@ -306,7 +290,7 @@ TEST_P(Windows, WideChainsAndSnapshots) {
 }
 
 TEST_P(Windows, APendingTreeIsCopiedWithItsSlot) {
-  const BackendCase backend = backends().front();
+  const BackendCase backend = test::backend_variants().front();
   Lanes tested = lanes(backend), plain = lanes(backend);
   std::mt19937 random(8);
   auto tokens = random_tokens(random, tested.vocabulary(), 60);
@@ -328,7 +312,7 @@ TEST_P(Windows, APendingTreeIsCopiedWithItsSlot) {
 }
 
 TEST_P(Windows, FactsCountWhatSlotsHold) {
-  Lanes tested = lanes(backends().front());
+  Lanes tested = lanes(test::backend_variants().front());
   const ModelFacts& facts = tested.model().facts();
   EXPECT_EQ(facts.window_rows_max, limits::kWideWindowRowsMax);
   std::uint64_t state = 0;

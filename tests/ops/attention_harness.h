@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-#include "cpu_test_support.h"
+#include "operation_test.h"
 #include "ops/row_tree.h"
 
 namespace tensorfold::ops {

@@ -2,7 +2,7 @@
 // every path of this machine against each other.
 #include <cstdlib>
 
-#include "cpu_test_support.h"
+#include "operation_test.h"
 #include "ops/cpu/cpu_context.h"
 
 namespace tensorfold::ops {
@@ -154,7 +154,7 @@ TEST_F(CpuMath, Bf16RoundingOfEveryInput) {
 
 TEST(ComputeMode, IsGivenBackAfterAnOperation) {
   const volatile float tiny = 1e-39f;
-  auto backend = cpu_backend(2);
+  auto backend = backend_under_test(2);
   std::vector<float> values(100'000, 1.0f);
   SoftCapParams params;
   params.values = values.data();

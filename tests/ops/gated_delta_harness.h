@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-#include "cpu_test_support.h"
+#include "operation_test.h"
 
 namespace tensorfold::ops {
 
@@ -22,6 +22,11 @@ struct GatedDeltaStep {
   std::vector<std::int32_t> parents = {};
   unsigned seed = 0;
 };
+
+/// Geometries that the backend under test was built for; the CPU takes any.
+inline bool is_supported(const GatedDeltaGeometry& geometry) {
+  return !kTestsCuda || (geometry.k_dim % 8 == 0 && geometry.v_dim % 4 == 0);
+}
 
 class GatedDeltaHarness {
  public:

@@ -1,9 +1,11 @@
 // A drafter's block in attention (LaneSpan::mutual): each row must have the bits of the same row as a span of its own
 // that stands at the block's end, its window longer by the distance. Blocks over page borders, several lanes in a call.
-#include "cpu_test_support.h"
+#include "operation_test.h"
 
 namespace tensorfold::ops {
 namespace {
+
+using MutualAttention = OperationTest;
 
 constexpr std::int32_t kHeads = 4, kKvHeads = 2, kHeadDim = 16, kStride = (kHeads + 2 * kKvHeads) * kHeadDim;
 
@@ -110,7 +112,7 @@ std::pair<std::vector<float>, std::vector<float>> both(Backend& backend, const s
   return {together, apart};
 }
 
-TEST(MutualAttention, RowsSeeTheirWholeBlock) {
+TEST_F(MutualAttention, RowsSeeTheirWholeBlock) {
   auto exact = make_reference_backend(Rounding::kNone);
   auto rounded = make_reference_backend(Rounding::kBackend);
   for (const auto& blocks : kCases) {
@@ -119,8 +121,8 @@ TEST(MutualAttention, RowsSeeTheirWholeBlock) {
     const auto expected = both(*rounded, blocks).first;
     std::vector<float> first_path;
     for (const std::string& path : available_paths()) {
-      for (const int threads : {1, 2, 5}) {
-        auto backend = cpu_backend(threads, path);
+      for (const int threads : thread_counts({1, 2, 5})) {
+        auto backend = backend_under_test(threads, path);
         const auto [together, apart] = both(*backend, blocks);
         EXPECT_TRUE(same_bits(together, apart)) << path;
         EXPECT_TRUE(close_to(together, expected, 1.0f, 0.01f)) << path;

@@ -1,4 +1,4 @@
-// Attention over trees of drafts, on every CPU path and on both forms of the reference: every row has the bits of its
+// Attention over trees of drafts, on every path of the backend under test and on both forms of the reference: every row has the bits of its
 // path run as a chain and row by row, wherever the window lies; what was accepted is replayed into the pages; and
 // nothing stale, rejected or of another branch reaches a row.
 #include <functional>
@@ -8,6 +8,8 @@
 
 namespace tensorfold::ops {
 namespace {
+
+using TreeAttention = OperationTest;
 
 using Shape = AttentionShape;
 using Harness = AttentionHarness;
@@ -22,8 +24,9 @@ struct NamedBackend {
 std::vector<NamedBackend> backends() {
   std::vector<NamedBackend> result;
   for (const std::string& path : available_paths()) {
-    result.push_back({path, [path](int threads) { return cpu_backend(threads, path); }});
+    result.push_back({path, [path](int threads) { return backend_under_test(threads, path); }});
   }
+  if (kTestsCuda) return result;  // the CPU's program has the reference
   result.push_back({"reference", [](int threads) { return make_reference_backend(Rounding::kNone, threads); }, true});
   result.push_back(
       {"reference, rounded", [](int threads) { return make_reference_backend(Rounding::kBackend, threads); }, true});
@@ -64,7 +67,7 @@ void expect_paths(const Harness& tree, Harness& plain, const Step& step, const s
   plain.inputs(step.lane) = inputs;
 }
 
-TEST(TreeAttention, EveryRowIsItsPathAtEveryBoundary) {
+TEST_F(TreeAttention, EveryRowIsItsPathAtEveryBoundary) {
   std::mt19937 random(17);
   unsigned seed = 0;
   for (const NamedBackend& backend : backends()) {
@@ -84,7 +87,7 @@ TEST(TreeAttention, EveryRowIsItsPathAtEveryBoundary) {
   }
 }
 
-TEST(TreeAttention, LongContextsAcrossLongerSegments) {
+TEST_F(TreeAttention, LongContextsAcrossLongerSegments) {
   std::mt19937 random(23);
   unsigned seed = 1000;
   for (const NamedBackend& backend : backends()) {
@@ -167,7 +170,7 @@ class Rounds {
   Harness tested_, plain_;
 };
 
-TEST(TreeAttention, AcceptedPathsAreReplayedIntoThePages) {
+TEST_F(TreeAttention, AcceptedPathsAreReplayedIntoThePages) {
   for (const NamedBackend& backend : backends()) {
     unsigned seed = 0;
     for (const Shape& shape : kShapes) {
@@ -180,7 +183,7 @@ TEST(TreeAttention, AcceptedPathsAreReplayedIntoThePages) {
   }
 }
 
-TEST(TreeAttention, ANaNRowReachesItsDescendantsOnly) {
+TEST_F(TreeAttention, ANaNRowReachesItsDescendantsOnly) {
   const std::vector<std::int32_t> parents = {-1, 0, 0, 1, 1, 2, 3, 5, 5, 7};
   for (const NamedBackend& backend : backends()) {
     for (const int position : {20, 60}) {
@@ -205,7 +208,7 @@ TEST(TreeAttention, ANaNRowReachesItsDescendantsOnly) {
   }
 }
 
-TEST(TreeAttention, ATreeLeavesThePagesAlone) {
+TEST_F(TreeAttention, ATreeLeavesThePagesAlone) {
   // Rows after a rejected tree see what they would have seen without it, though it lay across a page's end.
   for (const NamedBackend& backend : backends()) {
     Harness with(backend.make(2), kShapes[0], 1, 100);
@@ -217,7 +220,7 @@ TEST(TreeAttention, ATreeLeavesThePagesAlone) {
   }
 }
 
-TEST(TreeAttention, ReplayPassesReleasedPagesBy) {
+TEST_F(TreeAttention, ReplayPassesReleasedPagesBy) {
   // A window of 10 keys: when the tree's path is replayed, its first page may have been released already.
   const Shape shape = kShapes[2];
   for (const NamedBackend& backend : backends()) {
@@ -244,7 +247,7 @@ TEST(TreeAttention, ReplayPassesReleasedPagesBy) {
   }
 }
 
-TEST(TreeAttention, WideChainsAreSingles) {
+TEST_F(TreeAttention, WideChainsAreSingles) {
   for (const NamedBackend& backend : backends()) {
     const Shape& shape = kShapes[1];
     for (const int rows : {17, 64, 128}) {

@@ -41,7 +41,9 @@ TEST(Flags, Complaints) {
   EXPECT_NE(complaint({"m", "--temperature", "warm"}).find("invalid float"), std::string::npos);
   EXPECT_NE(complaint({"m", "--temperature", "inf"}).find("invalid float"), std::string::npos);
   EXPECT_NE(complaint({"m", "--temperature=-1"}).find("--temperature"), std::string::npos);
-  EXPECT_NE(complaint({"m", "--backend", "cuda"}).find("invalid choice"), std::string::npos);
+  EXPECT_NE(complaint({"m", "--backend", "metal"}).find("invalid choice"), std::string::npos);
+  EXPECT_EQ(complaint({"m", "--backend", "cuda", "--device", "1"}), "");
+  EXPECT_NE(complaint({"m", "--device", "-1"}).find("between 0 and 255"), std::string::npos);
   EXPECT_NE(complaint({"m", "--thinking=x"}).find("takes no value"), std::string::npos);
   EXPECT_NE(complaint({"m", "--thinking", "--no-thinking"}).find("not allowed"), std::string::npos);
   EXPECT_NE(complaint({}).find("MODEL"), std::string::npos);

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "support/source_folder.h"
+
 namespace tensorfold::test {
 
 struct GoldenTensor {
@@ -63,7 +65,7 @@ inline GoldenCase read_golden_case(const std::filesystem::path& directory) {
 
 inline std::vector<std::string> golden_case_names() {
   std::vector<std::string> names;
-  const std::filesystem::path root = std::filesystem::path(TENSORFOLD_SOURCE_DIR) / "tests/golden/models";
+  const std::filesystem::path root = source_folder() / "tests/golden/models";
   if (!std::filesystem::exists(root)) return names;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
     if (std::filesystem::exists(entry.path() / "expected.safetensors")) names.push_back(entry.path().filename().string());
@@ -73,7 +75,7 @@ inline std::vector<std::string> golden_case_names() {
 }
 
 inline std::filesystem::path golden_directory(const std::string& name) {
-  return std::filesystem::path(TENSORFOLD_SOURCE_DIR) / "tests/golden/models" / name;
+  return source_folder() / "tests/golden/models" / name;
 }
 
 }  // namespace tensorfold::test

@@ -269,10 +269,10 @@ bool PrefixCache::resume(Stream& stream) {
 }
 
 std::int32_t PrefixCache::prompt_rows_max(const Stream& stream) const {
-  if (!is_enabled() || !tree_->is_recurrent()) return limits::kPassRowsMax;
+  if (!is_enabled() || !tree_->is_recurrent()) return pass_rows_;
   const std::vector<std::int32_t>& marks = stream.prefix.marks;
   const auto next = std::upper_bound(marks.begin(), marks.end(), stream.fed());
-  return next == marks.end() ? limits::kPassRowsMax : *next - stream.fed();
+  return next == marks.end() ? pass_rows_ : *next - stream.fed();
 }
 
 void PrefixCache::on_prompt_rows(Stream& stream) {

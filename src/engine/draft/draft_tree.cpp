@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/math_exact.h"
 #include "engine/float_mode.h"
-#include "engine/sampler.h"
+#include "ops/sampler.h"
 
 namespace tensorfold {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/limits.h"
-#include "engine/sampler.h"
+#include "ops/sampler.h"
 
 namespace tensorfold {
 namespace {

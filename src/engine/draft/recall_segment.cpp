@@ -8,7 +8,7 @@
 #include "base/crc32.h"
 #include "base/error.h"
 #include "base/limits.h"
-#include "engine/sampler.h"
+#include "ops/sampler.h"
 
 namespace tensorfold {
 namespace {

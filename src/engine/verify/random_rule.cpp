@@ -1,7 +1,7 @@
 // See random_rule.h.
 #include "engine/verify/random_rule.h"
 
-#include "engine/sampler.h"
+#include "ops/sampler.h"
 
 namespace tensorfold::fold {
 namespace {

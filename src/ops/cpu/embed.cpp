@@ -6,8 +6,8 @@
 
 #include "base/bf16.h"
 #include "base/error.h"
+#include "base/stored_numbers.h"
 #include "ops/cpu/linear.h"
-#include "ops/cpu/pack_half.h"
 #include "ops/cpu/pack_panel.h"
 
 namespace tensorfold::ops::cpu {
@@ -38,12 +38,8 @@ ScaleBias pair_at(ScaleKind kind, const std::uint8_t* group, int lane) {
 ScaleBias super4_at(const std::uint8_t* group, int sub, int lane) {
   std::uint8_t packed[12];
   for (int i = 0; i < 3; ++i) std::memcpy(packed + 4 * i, group + 64 + 64 * i + 4 * lane, 4);
-  int scale = packed[sub & 3] & 63;
-  int min = packed[(sub & 3) + 4] & 63;
-  if (sub >= 4) {
-    scale = (packed[sub + 4] & 15) | ((packed[sub - 4] >> 6) << 4);
-    min = (packed[sub + 4] >> 4) | ((packed[sub] >> 6) << 4);
-  }
+  std::uint32_t scale = 0, min = 0;
+  load_k_scale(packed, sub, &scale, &min);
   return {f16_at(group, lane) * static_cast<float>(scale), -(f16_at(group + 32, lane) * static_cast<float>(min))};
 }
 

@@ -10,11 +10,10 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/limits.h"
+#include "base/stored_numbers.h"
 #include "ops/cpu/linear.h"
-#include "ops/cpu/pack_codes.h"
-#include "ops/cpu/pack_half.h"
 #include "ops/cpu/pack_panel.h"
+#include "ops/linear_source.h"
 
 namespace tensorfold::ops::cpu {
 namespace {
@@ -32,78 +31,6 @@ std::size_t checked_multiply(std::size_t a, std::size_t b, const std::string& na
     fail(ErrorCode::kInvalidCheckpoint, "{}: the matrix is larger than memory can be", name);
   }
   return product;
-}
-
-bool is_plain(WeightFormat format) {
-  return format == WeightFormat::kF32 || format == WeightFormat::kF16 || format == WeightFormat::kBF16;
-}
-
-int column_multiple(const WeightView& view) {
-  if (view.format == WeightFormat::kAffine) return view.group_size;
-  return weight_format_block(view.format).elements;
-}
-
-void check_affine(const WeightView& view) {
-  constexpr int kBits[] = {2, 3, 4, 5, 6, 8};
-  constexpr int kGroups[] = {32, 64, 128};
-  if (std::find(std::begin(kBits), std::end(kBits), view.bits) == std::end(kBits) ||
-      std::find(std::begin(kGroups), std::end(kGroups), view.group_size) == std::end(kGroups) ||
-      !is_plain(view.scale_format) || view.scales == nullptr || view.biases == nullptr) {
-    fail(ErrorCode::kInvalidCheckpoint,
-         "{}: affine weights need 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128 with scales and biases; this one "
-         "has {} bits in groups of {}",
-         view.name, view.bits, view.group_size);
-  }
-}
-
-void check_view(const WeightView& view) {
-  if (view.format == WeightFormat::kAffine) check_affine(view);
-  const bool in_range = view.experts >= 1 && view.experts <= limits::kExpertCountMax && view.rows >= 1 &&
-                        view.rows <= limits::kVocabularySizeMax && view.columns >= 1 &&
-                        view.columns <= limits::kIntermediateSizeMax;
-  if (!in_range || view.columns % column_multiple(view) != 0 || view.data == nullptr) {
-    fail(ErrorCode::kInvalidCheckpoint, "{}: {} experts of shape [{}, {}] can't be stored as {}", view.name,
-         view.experts, view.rows, view.columns, weight_format_name(view.format));
-  }
-  // In range: at most 2^12 · 2^21 · 2^22 bytes.
-  const std::int64_t expected = view.experts * view.rows * stored_row_bytes(view);
-  if (view.data_bytes != static_cast<std::size_t>(expected)) {
-    fail(ErrorCode::kInvalidCheckpoint,
-         "{}: shape [{}, {}] as {} takes {} bytes, the file has {}; fetch the file again", view.name, view.rows,
-         view.columns, weight_format_name(view.format), expected, view.data_bytes);
-  }
-}
-
-void check_source(const LinearSource& source) {
-  if (source.parts.empty())
-    fail(ErrorCode::kInvalidArgument, "{}: a linear layer needs at least one part", source.name);
-  const WeightView& first = source.parts.front();
-  std::int64_t rows = 0;
-  for (const WeightView& part : source.parts) {
-    check_view(part);
-    if (part.columns != first.columns || part.experts != first.experts) {
-      fail(ErrorCode::kInvalidCheckpoint, "{}: {} has {} columns and {} experts, but {} has {} and {}", source.name,
-           part.name, part.columns, part.experts, first.name, first.columns, first.experts);
-    }
-    rows += part.rows;
-  }
-  if (!source.bias.empty() && (first.experts != 1 || static_cast<std::int64_t>(source.bias.size()) != rows)) {
-    fail(ErrorCode::kInvalidCheckpoint, "{}: {} biases for {} experts of {} output rows", source.name,
-         source.bias.size(), first.experts, rows);
-  }
-  if (!source.row_orders.empty() && source.row_orders.size() != source.parts.size()) {
-    fail(ErrorCode::kInvalidArgument, "{}: {} row orders for {} parts", source.name, source.row_orders.size(),
-         source.parts.size());
-  }
-  for (std::size_t i = 0; i < source.row_orders.size(); ++i) {
-    const auto& order = source.row_orders[i];
-    const std::int64_t part_rows = source.parts[i].rows;
-    const bool valid = std::all_of(order.begin(), order.end(), [&](std::int32_t r) { return r >= 0 && r < part_rows; });
-    if (!valid || (!order.empty() && static_cast<std::int64_t>(order.size()) != part_rows)) {
-      fail(ErrorCode::kInvalidArgument, "{}: the row order of {} doesn't name {} stored rows", source.name,
-           source.parts[i].name, part_rows);
-    }
-  }
 }
 
 int scale_group_bytes(ScaleKind kind) {
@@ -322,7 +249,7 @@ std::size_t CpuLinear::packed_bytes() const {
 }
 
 std::unique_ptr<CpuLinear> pack_linear(const LinearSource& source, CpuPath path, ThreadPool& pool) {
-  check_source(source);
+  check_linear_source(source);
   auto result = std::make_unique<CpuLinear>();
   result->path_ = path;
   result->columns_ = source.parts.front().columns;

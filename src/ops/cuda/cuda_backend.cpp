@@ -4,7 +4,10 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <cctype>
+#include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
@@ -13,6 +16,7 @@
 #include "ops/cuda/cuda_memory.h"
 #include "ops/cuda/cuda_operations.h"
 #include "ops/cuda/graph_cache.h"
+#include "ops/cuda/linear/gated_linear.h"
 #include "ops/cuda/pass_block.h"
 #include "ops/cuda/row_buckets.h"
 
@@ -35,12 +39,13 @@ std::size_t round_up(std::size_t value, std::size_t unit) {
 /// Where passes' host arrays go. Two pinned blocks take turns, so that the next pass can be built while the last is copied.
 class PassStore {
  public:
+  explicit PassStore(DeviceMemory& memory) : memory_(memory) {}
   ~PassStore() {
     for (auto& event : copied_) {
       if (event != nullptr) cudaEventDestroy(event);
     }
-    if (device_ != nullptr) cudaFree(device_);
-    if (loose_ != nullptr) cudaFree(loose_);
+    if (device_ != nullptr) memory_.give_back(device_, device_bytes_);
+    if (loose_ != nullptr) memory_.give_back(loose_, kLooseBlockBytes);
   }
 
   /// Copies `block` to the place that all passes use. True: the place moved, and graphs that know the old one are stale.
@@ -54,10 +59,12 @@ class PassStore {
     bool moved = false;
     if (block.bytes() > device_bytes_) {
       check(cudaStreamSynchronize(stream), "waiting for the last pass");
-      if (device_ != nullptr) check(cudaFree(device_), "freeing the pass's arrays");
+      if (device_ != nullptr) memory_.give_back(device_, device_bytes_);
       device_ = nullptr;
-      device_bytes_ = std::max<std::size_t>(block.bytes() * 2, 1u << 20);
-      check(cudaMalloc(&device_, device_bytes_), "allocating the pass's arrays");
+      device_bytes_ = 0;
+      const std::size_t grown = std::max<std::size_t>(block.bytes() * 2, 1u << 20);
+      device_ = memory_.take(grown, "a pass's arrays");
+      device_bytes_ = grown;
       moved = true;
     }
     std::byte* staged = pinned_[turn_].reserve(block.bytes());
@@ -71,7 +78,7 @@ class PassStore {
 
   /// A block of its own for one operation outside a pass; it stays until the ring comes round.
   const PassHeader* upload_loose(const PassBlock& block, cudaStream_t stream) {
-    if (loose_ == nullptr) check(cudaMalloc(&loose_, kLooseBlockBytes), "allocating an operation's arrays");
+    if (loose_ == nullptr) loose_ = memory_.take(kLooseBlockBytes, "operations' arrays");
     const std::size_t bytes = round_up(block.bytes(), 256);
     if (bytes > kLooseBlockBytes) fail(ErrorCode::kInternal, "CUDA: {} bytes of lanes in one operation", bytes);
     if (loose_used_ + bytes > kLooseBlockBytes) {
@@ -87,6 +94,7 @@ class PassStore {
   }
 
  private:
+  DeviceMemory& memory_;
   std::array<PinnedBytes, 2> pinned_;
   std::array<cudaEvent_t, 2> copied_{};
   std::size_t turn_ = 0;
@@ -99,7 +107,8 @@ class PassStore {
 /// The context that operations see, with the running pass behind it.
 class BackendContext final : public CudaContext {
  public:
-  explicit BackendContext(const CudaBackendOptions& options) : options_(options) {
+  explicit BackendContext(const CudaBackendOptions& options)
+      : options_(options), memory_(std::make_shared<DeviceMemory>(options.memory_bytes_max)), store_(*memory_) {
     check(cudaSetDevice(options.device), "choosing the GPU");
     cudaDeviceProp properties = {};
     check(cudaGetDeviceProperties(&properties, options.device), "reading the GPU's properties");
@@ -110,14 +119,20 @@ class BackendContext final : public CudaContext {
     facts_.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
     facts_.hopper = options.hopper_paths && facts_.compute_capability == 90;
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+    memory_->set_on_free([this] { forget_graphs(); });  // a graph may point to what goes
   }
   ~BackendContext() override {
+    memory_->set_on_free({});
     cudaStreamSynchronize(stream_);
     graphs_.clear();
-    for (void* memory : scratch_) {
-      if (memory != nullptr) cudaFree(memory);
+    for (std::size_t kind = 0; kind < scratch_.size(); ++kind) {
+      if (scratch_[kind] != nullptr) memory_->give_back(scratch_[kind], scratch_bytes_[kind]);
     }
     cudaStreamDestroy(stream_);
+  }
+
+  std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose) override {
+    return memory_->allocate(MemoryPlace::kDevice, bytes, purpose);
   }
 
   void* scratch(Scratch kind, std::size_t bytes) override {
@@ -126,13 +141,13 @@ class BackendContext final : public CudaContext {
       TF_ASSERT(state_ != State::kCapture);
       check(cudaStreamSynchronize(stream_), "growing scratch memory");
       graphs_.clear();
-      if (scratch_[index] != nullptr) check(cudaFree(scratch_[index]), "growing scratch memory");
+      if (scratch_[index] != nullptr) memory_->give_back(scratch_[index], scratch_bytes_[index]);
       scratch_[index] = nullptr;
       scratch_bytes_[index] = 0;
       const std::size_t grown = round_up(bytes + bytes / 4, 1u << 20);
-      check(cudaMalloc(&scratch_[index], grown), "growing scratch memory");
-      check(cudaMemsetAsync(scratch_[index], 0, grown, stream_), "clearing scratch memory");
+      scratch_[index] = memory_->take(grown, "operations' scratch memory");
       scratch_bytes_[index] = grown;
+      check(cudaMemsetAsync(scratch_[index], 0, grown, stream_), "clearing scratch memory");
     }
     return scratch_[index];
   }
@@ -166,13 +181,14 @@ class BackendContext final : public CudaContext {
     if (store_.upload(block_, stream_)) graphs_.clear();
     inputs_ = &inputs;
     state_ = State::kDirect;
-    entry_ = nullptr;
+    key_.clear();
     if (!options_.graphs || inputs.name.empty() || inputs.row_count > kCapturedRowsMax) return true;
     bool is_new = false;
-    entry_ = &graphs_.find(key_of(inputs), is_new);
+    key_ = key_of(inputs);
+    const GraphCache::Entry& entry = graphs_.find(key_, is_new);
     if (is_new) return true;  // runs once as it is: whatever grows on demand grows now
-    if (entry_->graph != nullptr) {
-      check(cudaGraphLaunch(entry_->graph, stream_), "launching a captured pass");
+    if (entry.graph != nullptr) {
+      check(cudaGraphLaunch(entry.graph, stream_), "launching a captured pass");
       return false;
     }
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a pass");
@@ -186,11 +202,33 @@ class BackendContext final : public CudaContext {
     if (state != State::kCapture) return;
     cudaGraph_t graph = nullptr;
     check(cudaStreamEndCapture(stream_, &graph), "capturing a pass");
-    const cudaError_t status = cudaGraphInstantiate(&entry_->graph, graph, 0);
+    cudaGraphExec_t runnable = nullptr;
+    cudaError_t status = cudaGraphInstantiate(&runnable, graph, 0);
+    if (status == cudaErrorMemoryAllocation) {  // the graphs that are kept are what can be given up for it
+      cudaGetLastError();
+      forget_graphs();
+      status = cudaGraphInstantiate(&runnable, graph, 0);
+    }
     cudaGraphDestroy(graph);
     check(status, "instantiating a captured pass");
-    check(cudaGraphLaunch(entry_->graph, stream_), "launching a captured pass");
+    bool is_new = false;
+    graphs_.find(key_, is_new).graph = runnable;
+    check(cudaGraphLaunch(runnable, stream_), "launching a captured pass");
   }
+
+  /// What was captured is dropped, and the next pass of this kind runs uncaptured again.
+  void abandon_pass() {
+    inputs_ = nullptr;
+    if (std::exchange(state_, State::kNone) == State::kCapture) {
+      cudaGraph_t graph = nullptr;
+      cudaStreamEndCapture(stream_, &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      cudaGetLastError();  // a capture that broke says so once more
+    }
+    graphs_.erase(key_);
+  }
+
+  DeviceMemory& memory() const { return *memory_; }
 
   void forget_graphs() {
     cudaStreamSynchronize(stream_);
@@ -243,11 +281,12 @@ class BackendContext final : public CudaContext {
   }
 
   CudaBackendOptions options_;
+  std::shared_ptr<DeviceMemory> memory_;
   PassStore store_;
   PassBlock block_, loose_block_;
   GraphCache graphs_;
   const PassInputs* inputs_ = nullptr;
-  GraphCache::Entry* entry_ = nullptr;
+  std::string key_;  // of the running pass; empty: it isn't captured
   State state_ = State::kNone;
   std::array<void*, kScratchKinds> scratch_{};
   std::array<std::size_t, kScratchKinds> scratch_bytes_{};
@@ -264,65 +303,121 @@ class CudaBackend final : public Backend {
     info_.host_memory = options.pinned_buffers;
     info_.pass_rows_max = kPassRowsMax;
   }
-  ~CudaBackend() override { synchronise(); }
+  ~CudaBackend() override { cudaStreamSynchronize(context().stream()); }
 
   const BackendInfo& info() const override { return info_; }
   std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose) override {
-    return allocate_buffer(options_.pinned_buffers ? MemoryPlace::kPinnedHost : MemoryPlace::kDevice, bytes, purpose,
-                           [this] { context_.forget_graphs(); });
+    return context().memory().allocate(options_.pinned_buffers ? MemoryPlace::kPinnedHost : MemoryPlace::kDevice, bytes,
+                                      purpose);
   }
+  std::unique_ptr<Buffer> allocate_host(std::size_t bytes, const char* purpose) override {
+    return context().memory().allocate(MemoryPlace::kPinnedHost, bytes, purpose);
+  }
+  MemoryAvailable memory_available() const override { return {context().memory().available(), false}; }
   void copy_to_backend(void* destination, const void* source, std::size_t bytes) override {
     if (bytes == 0) return;
-    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context_.stream()), "copying to the GPU");
+    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context().stream()), "copying to the GPU");
   }
   void copy_to_host(void* destination, const void* source, std::size_t bytes) override {
     if (bytes == 0) return;
-    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context_.stream()), "copying from the GPU");
+    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context().stream()), "copying from the GPU");
     synchronise();
+  }
+  void queue_copy_to_host(void* destination, const void* source, std::size_t bytes) override {
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, context().stream()), "copying from the GPU");
   }
   void zero(void* destination, std::size_t bytes) override {
     if (bytes == 0) return;
-    check(cudaMemsetAsync(destination, 0, bytes, context_.stream()), "clearing memory");
+    check(cudaMemsetAsync(destination, 0, bytes, context().stream()), "clearing memory");
   }
-  void synchronise() override { check(cudaStreamSynchronize(context_.stream()), "running operations"); }
+  void synchronise() override { check(cudaStreamSynchronize(context().stream()), "running operations"); }
 
   std::int64_t row_bucket(std::int64_t rows) const override { return cuda::row_bucket(rows); }
-  bool begin_pass(const PassInputs& inputs) override { return context_.begin_pass(inputs); }
-  void end_pass() override { context_.end_pass(); }
+  bool begin_pass(const PassInputs& inputs) override {
+    try {
+      return context().begin_pass(inputs);
+    } catch (...) {
+      context().abandon_pass();
+      throw;
+    }
+  }
+  void end_pass() override { context().end_pass(); }
+  void abandon_pass() override { context().abandon_pass(); }
 
   std::unique_ptr<Linear> load_linear(const LinearSource& source) override {
-    return cuda::load_linear(context_, source);
+    return cuda::load_linear(context(), source);
   }
-  void linear(const LinearParams& params) override { cuda::linear(context_, params); }
-  void embed(const EmbedParams& params) override { cuda::embed(context_, params); }
-  void rms_norm(const RmsNormParams& params) override { cuda::rms_norm(context_, params); }
-  void rms_norm_add(const RmsNormAddParams& params) override { cuda::rms_norm_add(context_, params); }
-  std::size_t kv_page_bytes(const KvGeometry& geometry) const override { return cuda::kv_page_bytes(geometry); }
+  void linear(const LinearParams& params) override { cuda::linear(context(), params); }
+  void embed(const EmbedParams& params) override { cuda::embed(context(), params); }
+  bool gated_linear(const GatedLinearParams& params) override {
+    return cuda::gated_linear(context(), *params.weight, params.x, params.rows, params.kind, params.out);
+  }
+  void rms_norm(const RmsNormParams& params) override { cuda::rms_norm(context(), params); }
+  void rms_norm_add(const RmsNormAddParams& params) override { cuda::rms_norm_add(context(), params); }
+  std::size_t kv_page_bytes(const KvGeometry& geometry) const override {
+    if (geometry.head_dim % 8 != 0 || geometry.head_dim > 256) {
+      fail(ErrorCode::kUnsupported,
+           "The CUDA backend has no attention kernel for a head_dim of {} (multiples of 8 up to 256). Use --backend cpu.",
+           geometry.head_dim);
+    }
+    return cuda::kv_page_bytes(geometry);
+  }
   std::size_t kv_tree_bytes(const KvGeometry& geometry) const override { return cuda::kv_tree_bytes(geometry); }
-  void attention_prepare(const AttentionPrepareParams& params) override { cuda::attention_prepare(context_, params); }
-  void attention(const AttentionParams& params) override { cuda::attention(context_, params); }
-  void attention_replay(const AttentionReplayParams& params) override { cuda::attention_replay(context_, params); }
-  void gated_activation(const GatedActivationParams& params) override { cuda::gated_activation(context_, params); }
-  void soft_cap(const SoftCapParams& params) override { cuda::soft_cap(context_, params); }
-  void round_rows(const RoundRowsParams& params) override { cuda::round_rows(context_, params); }
-  void block_convolution(const BlockConvolutionParams& params) override { cuda::block_convolution(context_, params); }
+  void attention_prepare(const AttentionPrepareParams& params) override { cuda::attention_prepare(context(), params); }
+  void attention(const AttentionParams& params) override { cuda::attention(context(), params); }
+  void attention_replay(const AttentionReplayParams& params) override { cuda::attention_replay(context(), params); }
+  void gated_activation(const GatedActivationParams& params) override { cuda::gated_activation(context(), params); }
+  void soft_cap(const SoftCapParams& params) override { cuda::soft_cap(context(), params); }
+  void round_rows(const RoundRowsParams& params) override { cuda::round_rows(context(), params); }
+  void block_convolution(const BlockConvolutionParams& params) override { cuda::block_convolution(context(), params); }
   std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const override {
     return cuda::gated_delta_state_bytes(geometry);
   }
   std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const override {
     return cuda::gated_delta_window_row_bytes(geometry);
   }
-  void gated_delta(const GatedDeltaParams& params) override { cuda::gated_delta(context_, params); }
-  void gated_delta_settle(const GatedDeltaSettleParams& params) override { cuda::gated_delta_settle(context_, params); }
-  void moe(const MoeParams& params) override { cuda::moe(context_, params); }
+  void gated_delta(const GatedDeltaParams& params) override { cuda::gated_delta(context(), params); }
+  void gated_delta_settle(const GatedDeltaSettleParams& params) override { cuda::gated_delta_settle(context(), params); }
+  void moe(const MoeParams& params) override { cuda::moe(context(), params); }
+  bool can_draw(const SamplingRule& rule) const override { return cuda::can_draw(rule); }
+  void draw(const DrawParams& params) override { cuda::draw(context(), params); }
 
  private:
+  /// The GPU is a property of the calling thread: the one that loads isn't the one that serves.
+  BackendContext& context() const {
+    thread_local int current = -1;
+    if (current != options_.device) {
+      check(cudaSetDevice(options_.device), "choosing the GPU");
+      current = options_.device;
+    }
+    return context_;
+  }
+
   CudaBackendOptions options_;
-  BackendContext context_;
+  mutable BackendContext context_;
   BackendInfo info_;
 };
 
 }  // namespace cuda
+
+namespace {
+
+/// Whether this build has kernels for the GPU: the same major capability and no newer a minor one, or, for "90a", that one.
+bool has_kernels_for(int compute_capability) {
+  std::istringstream list(TENSORFOLD_CUDA_ARCHITECTURE_LIST);
+  for (std::string each; std::getline(list, each, ',');) {
+    const int built = std::atoi(each.c_str());
+    const bool exact = !std::isdigit(static_cast<unsigned char>(each.back()));
+    if (exact ? built == compute_capability
+              : built / 10 == compute_capability / 10 && built <= compute_capability) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
 
 std::vector<CudaDevice> cuda_devices(std::string& reason) {
   std::vector<CudaDevice> devices;
@@ -344,7 +439,13 @@ std::vector<CudaDevice> cuda_devices(std::string& reason) {
     device.name = properties.name;
     device.compute_capability = properties.major * 10 + properties.minor;
     device.memory_bytes = properties.totalGlobalMem;
-    if (device.compute_capability < 80) device.unusable = "its compute capability is below 8.0";
+    if (device.compute_capability < 80) {
+      device.unusable = "its compute capability is below 8.0";
+    } else if (!has_kernels_for(device.compute_capability)) {
+      device.unusable = fmt::format("this build has kernels for sm_{} alone; configure it with "
+                                    "-DTENSORFOLD_CUDA_ARCHITECTURES={}",
+                                    TENSORFOLD_CUDA_ARCHITECTURE_LIST, device.compute_capability);
+    }
     devices.push_back(std::move(device));
   }
   return devices;

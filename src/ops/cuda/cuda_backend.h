@@ -3,6 +3,7 @@
 // with this backend starts on a machine without a GPU.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ struct CudaBackendOptions {
   bool graphs = true;           // replay passes as captured graphs
   bool hopper_paths = true;     // false: the kernels for every GPU, also on sm_90 (tests compare the two)
   bool pinned_buffers = false;  // buffers in host memory that the GPU reaches (tests look inside them)
+  std::uint64_t memory_bytes_max = 0;  // most device memory to take; 0: what is free
 };
 
 struct CudaDevice {

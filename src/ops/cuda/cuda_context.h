@@ -12,6 +12,10 @@
 #include "ops/cuda/pass_data.h"
 #include "ops/types.h"
 
+namespace tensorfold::ops {
+class Buffer;
+}
+
 namespace tensorfold::ops::cuda {
 
 struct DeviceFacts {
@@ -34,11 +38,12 @@ constexpr int kScratchKinds = 5;
 struct Lanes {
   LanesRef ref;
   std::int32_t lane_count = 0;
+  std::int64_t row_count = 0;              // rows of the pass, with padding: length of row_lane
   std::int32_t rows_max = 0;               // >= rows of the widest lane
   bool any_tree = false;                   // a lane has parents
   bool any_tree_replay = false;
   bool any_mutual = false;
-  std::int64_t item_capacity = 0;          // >= PassGroup::item_count
+  std::int64_t item_capacity = 0;          // >= PassGroup::item_count; 0: no lane is a window
   std::int64_t partial_row_capacity = 0;   // >= sum over items of their lane's row_count
 };
 
@@ -47,6 +52,10 @@ class CudaContext {
   virtual ~CudaContext() = default;
   const DeviceFacts& facts() const { return facts_; }
   cudaStream_t stream() const { return stream_; }
+
+  /// Device memory for what is loaded once (weights). Throws Error(kResourceExhausted). A context without a backend (a
+  /// benchmark's) takes it from no account.
+  virtual std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose);
 
   /// At least `bytes` of device memory, 1024-byte aligned; grows when it must (never while a pass is captured: it ran
   /// once before with the same sizes).

@@ -1,6 +1,8 @@
 // See cuda_memory.h.
 #include "ops/cuda/cuda_memory.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "ops/cuda/cuda_error.h"
 
@@ -8,33 +10,31 @@ namespace tensorfold::ops::cuda {
 namespace {
 
 constexpr double kMib = 1024.0 * 1024.0;
+constexpr std::uint64_t kReserveBytesMax = 1536ull << 20;
+constexpr std::uint64_t kReserveShare = 16;  // of the memory, at most this part is kept back
+
+}  // namespace
 
 class CudaBuffer final : public Buffer {
  public:
-  CudaBuffer(MemoryPlace place, std::size_t bytes, const char* purpose, std::function<void()> on_free)
-      : place_(place), bytes_(bytes), on_free_(std::move(on_free)) {
+  CudaBuffer(std::shared_ptr<DeviceMemory> owner, MemoryPlace place, std::size_t bytes, const char* purpose)
+      : owner_(std::move(owner)), place_(place), bytes_(bytes) {
     if (bytes == 0) return;
-    const cudaError_t status =
-        place == MemoryPlace::kDevice ? cudaMalloc(&data_, bytes) : cudaMallocHost(&data_, bytes);
-    if (status == cudaErrorMemoryAllocation) {
+    if (place == MemoryPlace::kDevice) {
+      data_ = owner_->take(bytes, purpose);
+    } else if (cudaMallocHost(&data_, bytes) != cudaSuccess) {
       cudaGetLastError();  // not sticky: the device goes on
-      std::size_t left = 0, total = 0;
-      cudaMemGetInfo(&left, &total);
-      fail(ErrorCode::kResourceExhausted,
-           "Out of GPU memory: {} needs {:.0f} MiB, and {:.0f} of {:.0f} MiB are free. Lower --context or --parallel, or "
-           "use a smaller model.",
-           purpose, static_cast<double>(bytes) / kMib, static_cast<double>(left) / kMib,
-           static_cast<double>(total) / kMib);
+      fail(ErrorCode::kResourceExhausted, "Out of memory: {} needs {:.0f} MiB of pinned host memory.", purpose,
+           static_cast<double>(bytes) / kMib);
     }
-    check(status, purpose);
     check(cudaMemset(data_, 0, bytes), "clearing a buffer");
     check(cudaDeviceSynchronize(), "clearing a buffer");  // the memset's stream isn't the backend's
   }
   ~CudaBuffer() override {
     if (data_ == nullptr) return;
-    if (on_free_) on_free_();
+    if (owner_->on_free_) owner_->on_free_();
     if (place_ == MemoryPlace::kDevice) {
-      cudaFree(data_);
+      owner_->give_back(data_, bytes_);
     } else {
       cudaDeviceSynchronize();
       cudaFreeHost(data_);
@@ -44,17 +44,51 @@ class CudaBuffer final : public Buffer {
   std::size_t bytes() const override { return bytes_; }
 
  private:
+  std::shared_ptr<DeviceMemory> owner_;
   MemoryPlace place_;
   void* data_ = nullptr;
   std::size_t bytes_;
-  std::function<void()> on_free_;
 };
 
-}  // namespace
+std::uint64_t DeviceMemory::left() const {
+  std::size_t left = 0, total = 0;
+  if (cudaMemGetInfo(&left, &total) != cudaSuccess) return 0;
+  if (bytes_max_ == 0) return left;
+  return std::min<std::uint64_t>(left, bytes_max_ - std::min(bytes_max_, used_));
+}
 
-std::unique_ptr<Buffer> allocate_buffer(MemoryPlace place, std::size_t bytes, const char* purpose,
-                                        std::function<void()> on_free) {
-  return std::make_unique<CudaBuffer>(place, bytes, purpose, std::move(on_free));
+std::uint64_t DeviceMemory::available() const {
+  std::size_t free_bytes = 0, total = 0;
+  if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) return 0;
+  const std::uint64_t whole = bytes_max_ != 0 ? std::min<std::uint64_t>(bytes_max_, total) : total;
+  const std::uint64_t reserve = std::min(kReserveBytesMax, whole / kReserveShare);
+  const std::uint64_t bytes = left();
+  return bytes - std::min(bytes, reserve);
+}
+
+void* DeviceMemory::take(std::size_t bytes, const char* purpose) {
+  void* memory = nullptr;
+  const bool is_allowed = bytes_max_ == 0 || (used_ <= bytes_max_ && bytes <= bytes_max_ - used_);
+  const cudaError_t status = is_allowed ? cudaMalloc(&memory, bytes) : cudaErrorMemoryAllocation;
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // not sticky: the device goes on
+    fail(ErrorCode::kResourceExhausted,
+         "Out of GPU memory: {} needs {:.0f} MiB, and {:.0f} MiB are free. Lower --context or --parallel, or use a smaller "
+         "model.",
+         purpose, static_cast<double>(bytes) / kMib, static_cast<double>(left()) / kMib);
+  }
+  check(status, purpose);
+  used_ += bytes;
+  return memory;
+}
+
+void DeviceMemory::give_back(void* memory, std::size_t bytes) {
+  cudaFree(memory);  // waits for what uses it; an error that it reports is an earlier call's
+  used_ -= bytes;
+}
+
+std::unique_ptr<Buffer> DeviceMemory::allocate(MemoryPlace place, std::size_t bytes, const char* purpose) {
+  return std::make_unique<CudaBuffer>(shared_from_this(), place, bytes, purpose);
 }
 
 PinnedBytes::~PinnedBytes() {

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -14,12 +15,35 @@ namespace tensorfold::ops::cuda {
 
 enum class MemoryPlace {
   kDevice,
-  kPinnedHost,  // the GPU reads and writes host memory (tests look inside buffers)
+  kPinnedHost,  // the GPU reads and writes host memory: copies need no detour, tests look inside
 };
 
-/// Zeroed. Throws Error(kResourceExhausted) naming `purpose` and what is left. `on_free` runs before the memory goes.
-std::unique_ptr<Buffer> allocate_buffer(MemoryPlace place, std::size_t bytes, const char* purpose,
-                                        std::function<void()> on_free);
+/// The memory that one backend takes. Buffers keep it alive, so they may outlive the backend.
+class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
+ public:
+  /// `bytes_max` 0: whatever the GPU has left.
+  explicit DeviceMemory(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
+
+  /// Called before a buffer of the device goes; empty: nobody needs to know any more.
+  void set_on_free(std::function<void()> on_free) { on_free_ = std::move(on_free); }
+
+  /// Zeroed. Throws Error(kResourceExhausted) naming `purpose` and what is left.
+  std::unique_ptr<Buffer> allocate(MemoryPlace place, std::size_t bytes, const char* purpose);
+  /// Device memory without an owner; not zeroed.
+  void* take(std::size_t bytes, const char* purpose);
+  void give_back(void* memory, std::size_t bytes);
+
+  /// What can still be allocated, less a reserve for what grows as passes run: graphs, scratch, the driver's own.
+  std::uint64_t available() const;
+
+ private:
+  friend class CudaBuffer;
+  std::uint64_t left() const;
+
+  std::uint64_t bytes_max_;
+  std::uint64_t used_ = 0;
+  std::function<void()> on_free_;
+};
 
 /// Host memory that the copy engines read without a detour; grows on demand, contents don't survive that.
 class PinnedBytes {

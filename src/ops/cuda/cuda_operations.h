@@ -7,6 +7,7 @@
 #include "ops/attention.h"
 #include "ops/block_convolution.h"
 #include "ops/cuda/cuda_context.h"
+#include "ops/draw.h"
 #include "ops/elementwise.h"
 #include "ops/gated_delta.h"
 #include "ops/linear.h"
@@ -39,5 +40,8 @@ std::size_t kv_tree_bytes(const KvGeometry& geometry);
 void attention_prepare(CudaContext& context, const AttentionPrepareParams& params);
 void attention(CudaContext& context, const AttentionParams& params);
 void attention_replay(CudaContext& context, const AttentionReplayParams& params);
+// draw.cu
+bool can_draw(const SamplingRule& rule);
+void draw(CudaContext& context, const DrawParams& params);
 
 }  // namespace tensorfold::ops::cuda

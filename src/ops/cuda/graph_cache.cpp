@@ -21,6 +21,14 @@ GraphCache::Entry& GraphCache::find(const std::string& key, bool& is_new) {
   return entries_.front();
 }
 
+void GraphCache::erase(const std::string& key) {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return;
+  if (found->second->graph != nullptr) cudaGraphExecDestroy(found->second->graph);
+  entries_.erase(found->second);
+  by_key_.erase(found);
+}
+
 void GraphCache::clear() {
   for (Entry& entry : entries_) {
     if (entry.graph != nullptr) cudaGraphExecDestroy(entry.graph);

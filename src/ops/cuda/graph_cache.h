@@ -21,6 +21,7 @@ class GraphCache {
   ~GraphCache() { clear(); }
   /// The entry of a pass, most recently used; made when new (then `graph` is null and `is_new` true).
   Entry& find(const std::string& key, bool& is_new);
+  void erase(const std::string& key);
   void clear();
 
  private:

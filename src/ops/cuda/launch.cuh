@@ -18,7 +18,7 @@ namespace tensorfold::ops::cuda {
 struct LaunchShape {
   dim3 grid = 1, block = 1;
   std::size_t shared_bytes = 0;  // dynamic; beyond 48 KiB the attribute is set here
-  int cluster = 1;               // CTAs a cluster (sm_90)
+  int cluster = 0;               // CTAs a cluster (sm_90), one included; 0: launched without (no cluster instructions)
 };
 
 /// Launches on the context's stream; throws with `what` when that fails.
@@ -35,7 +35,7 @@ void launch(CudaContext& context, const char* what, void (*kernel)(Parameters...
   if (context.facts().compute_capability >= 90) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
-    if (shape.cluster > 1) {
+    if (shape.cluster > 0) {
       attributes[count].id = cudaLaunchAttributeClusterDimension;
       attributes[count].val.clusterDim.x = static_cast<unsigned>(shape.cluster);
       attributes[count].val.clusterDim.y = 1;

@@ -61,35 +61,33 @@ DeviceLane PassBlock::add_lane(const LaneSpan& span) {
   return lane;
 }
 
-void PassBlock::add_items(const PassInputs::Lanes& lanes, PassGroup& group, Lanes& facts) {
+void PassBlock::add_items(const PassInputs::Lanes& lanes, std::vector<DeviceLane>& device, PassGroup& group,
+                          Lanes& facts) {
   std::vector<AttentionItem> items;
-  std::vector<std::int32_t> starts{0};
   std::int64_t partial_rows = 0;
   for (std::size_t index = 0; index < lanes.spans.size(); ++index) {
     const LaneSpan& span = lanes.spans[index];
-    if (span.pages != nullptr && span.row_count > 0) {
-      const std::int64_t end = static_cast<std::int64_t>(span.position) + depth_max(span) + 1;
-      // The oldest key that the first row sees.
-      std::int64_t key = lanes.window > 0 ? std::max<std::int64_t>(0, static_cast<std::int64_t>(span.position) - lanes.window + 1) : 0;
-      key = segment_begin(key);
-      while (key < end) {
-        AttentionItem item;
-        item.lane = static_cast<std::int32_t>(index);
-        item.first_key = static_cast<std::int32_t>(key);
-        item.end_key = static_cast<std::int32_t>(std::min(segment_end(key), end));
-        item.index = static_cast<std::int32_t>(items.size()) - starts.back();
-        items.push_back(item);
-        partial_rows += span.row_count;
-        key = segment_end(key);
-      }
+    if (span.pages == nullptr || span.row_count <= 0 || span.row_count > kWindowRowsMax) continue;
+    device[index].partials = static_cast<std::int32_t>(partial_rows);
+    const std::int64_t end = static_cast<std::int64_t>(span.position) + depth_max(span) + 1;
+    // The oldest key that the first row sees.
+    std::int64_t key = lanes.window > 0 ? std::max<std::int64_t>(0, static_cast<std::int64_t>(span.position) - lanes.window + 1) : 0;
+    key = segment_begin(key);
+    for (std::int32_t place = 0; key < end; ++place, key = segment_end(key)) {
+      AttentionItem item;
+      item.lane = static_cast<std::int32_t>(index);
+      item.first_key = static_cast<std::int32_t>(key);
+      item.end_key = static_cast<std::int32_t>(std::min(segment_end(key), end));
+      item.index = place;
+      items.push_back(item);
+      partial_rows += span.row_count;
     }
-    const auto total = static_cast<std::int32_t>(items.size());
-    group.lane_items_max = std::max(group.lane_items_max, total - starts.back());
-    starts.push_back(total);
   }
+  std::stable_sort(items.begin(), items.end(), [](const AttentionItem& a, const AttentionItem& b) {
+    return a.end_key - a.first_key > b.end_key - b.first_key;
+  });
   group.item_count = static_cast<std::int32_t>(items.size());
   group.items = append_structs(items);
-  group.lane_items = append(starts.data(), starts.size());
   facts.item_capacity = power_of_two(static_cast<std::int64_t>(items.size()));
   facts.partial_row_capacity = power_of_two(partial_rows);
 }
@@ -108,11 +106,12 @@ void PassBlock::add_group(const PassInputs::Lanes& lanes, std::int64_t row_count
   }
   facts.rows_max = static_cast<std::int32_t>(power_of_two(facts.rows_max));
   facts.lane_count = static_cast<std::int32_t>(device.size());
+  facts.row_count = row_count;
   group.lane_count = facts.lane_count;
   group.any_tree = facts.any_tree;
+  add_items(lanes, device, group, facts);
   group.lanes = append_structs(device);
   group.row_lane = append(row_lane.data(), row_lane.size());
-  add_items(lanes, group, facts);
 }
 
 void PassBlock::build(const PassInputs& inputs) {

@@ -26,7 +26,7 @@ class PassBlock {
  private:
   void add_group(const PassInputs::Lanes& lanes, std::int64_t row_count, PassGroup& group, Lanes& facts);
   DeviceLane add_lane(const LaneSpan& span);
-  void add_items(const PassInputs::Lanes& lanes, PassGroup& group, Lanes& facts);
+  void add_items(const PassInputs::Lanes& lanes, std::vector<DeviceLane>& device, PassGroup& group, Lanes& facts);
   std::int32_t append(const std::int32_t* values, std::size_t count);
   template <typename Struct>
   std::int32_t append_structs(const std::vector<Struct>& values) {

@@ -9,6 +9,8 @@ namespace tensorfold::ops::cuda {
 
 constexpr int kPassGroupsMax = 16;    // cache groups of a model
 constexpr int kPassIdsMax = 16;       // index lists of a pass
+/// Lanes with more rows than this are prompts: attention walks their segments in order and keeps no partial results.
+constexpr int kWindowRowsMax = 128;
 
 /// One LaneSpan. Offsets are in int32 elements from the block's start; -1: absent.
 struct DeviceLane {
@@ -19,10 +21,11 @@ struct DeviceLane {
   std::int32_t replay;       // offset of replay_rows, or -1
   std::int32_t replay_count;
   std::int32_t commits, replay_tree, mutual;
+  std::int32_t partials;     // partial results of attention before this lane's: the sum of items x rows of earlier windows
 };
 
-/// One part of attention's work that different CTAs may take: one segment of one lane (attention.h), for any of its rows.
-/// Items are listed lane after lane, segments ascending.
+/// One part of attention's work that different CTAs may take: one segment of one window (a lane of up to kWindowRowsMax
+/// rows) for any of its rows. Items are listed longest first, so that CTAs which take every n-th one end together.
 struct AttentionItem {
   std::int32_t lane;         // index into the group's lanes
   std::int32_t first_key;    // of the segment (segment_begin)
@@ -36,8 +39,6 @@ struct PassGroup {
   std::int32_t row_lane;     // offset of [row_count]: index of the lane that a row belongs to; -1: a padding row
   std::int32_t item_count;
   std::int32_t items;        // offset of AttentionItem[item_count]
-  std::int32_t lane_items;   // offset of [lane_count + 1]: first item of each lane
-  std::int32_t lane_items_max;  // most items of one lane
   std::int32_t any_tree;
 };
 

@@ -6,24 +6,27 @@
 // are exactly zero. A block holds, for lane l of a warp (g = l / 4, t = l % 4) and each of its 8 k16 steps j, the eight codes that are
 // the lane's A fragment of mma.m16n8k16 (register p: row g + 8·(p & 1), k = 16·j + 2·t + 8·(p >> 1), and k + 1):
 //
-//   width 4   a 32-bit word a step: nibble p of its low half is the even k of register p, of its high half the odd k;
-//             rotated left by 3 (kernel-study.md, "Layout"). Lane l's words of steps 4·h .. 4·h + 3 at h · 512 + l · 16.
-//   width 8   two words a step, bytes (p = 0 even, p = 0 odd, p = 1 even, p = 1 odd), then p = 2, 3: 2,048 bytes,
-//             steps 2·h, 2·h + 1 at h · 512 + l · 16.
-//   width 2   a half-word a step: bits 2·p of its low byte, of its high byte; all steps of lane l at l · 16. 512 bytes.
-//   width 1   a byte a step: bit p, bit 4 + p; all steps at l · 8. 256 bytes.
-//   others    planes, the widest first: 3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2 (low bits in the first plane).
-//   16        bf16 values: four words a step (register p), step j at j · 512 + l · 16. 4,096 bytes; no scales.
+//   Codes lie in planes, the widest first, low bits of a code in the first: 2, 4, 8 and 16 bits have one, 3 = 2 + 1, 5 = 4 + 1,
+//   6 = 4 + 2. A plane of width w takes 256 · w bytes, first those of steps 0..3, then those of steps 4..7. In a half, a lane's
+//   4 · w bytes are consecutive (w = 1, 2, 4); wider ones are cut into runs of 16 bytes, run r of lane l at r · 512 + l · 16.
+//   w = 1, 2, 4  32-bit words for 4 / w steps each: bits [4·p + w·o, + w) of the low half-word are the even k of register p
+//                of the word's step o, those of the high half-word the odd k. Where the code has 2, 3 or 4 bits, every word
+//                is rotated left by 3, which puts a four-bit code into the top mantissa bits of a bf16 (dequantise.cuh).
+//   w = 8        two words a step, registers 0 and 2, then 1 and 3: bytes are even k of the first register, even k of the
+//                second, odd k of the first, odd k of the second.
+//   w = 16       bf16 values: four words a step, register p. No scales.
 //
 // Then the scales, for g = 0..7 one after the other, so that a lane reads its own rows' at once:
-//   kBf16Pair, kHalfPair, kFloatPair   [group in the block][row g, row g + 8] of (scale, bias) as bf16, fp16, fp32
-//   kHalf                              [group][row g, row g + 8] of scale (fp16); w = (q − zero_point) · scale
+//   kBf16Pair, kHalfPair, kFloatPair   [group in the block][row g, row g + 8] of (scale, bias) as bf16, fp16, fp32. bf16
+//                                      scales are stored times 2^scale_exponent(part), which is exact
+//   kHalf                              [group of 32][row g, row g + 8] of scale (fp16); w = (q − zero_point) · scale
 //   kScaleMin                          [group of 32][row g, row g + 8] of (scale, min) as bytes; then, again for g = 0..7,
 //                                      [row g, row g + 8] of (d, dmin) as fp16; w = fmaf(q, d·scale, −(dmin·min))
-//   kScale                             [group of 16][row g, row g + 8] of scale (int8); then [row g, row g + 8] of d (fp16);
-//                                      w = (q − 32) · (d·scale)
+//   kScale                             [group of 16][row g, row g + 8] of scale (int8); then, again for g = 0..7,
+//                                      [row g, row g + 8] of d (fp16); w = (q − 32) · (d·scale)
 // A weight reaches the product as bf16: for kBf16Pair by one fma.rn.bf16x2, otherwise to_bf16 of the fp32 value above, which
-// equals to_bf16(decode_row()) (one-arithmetic.md, rule 2).
+// equals to_bf16(decode_row()) (one-arithmetic.md, rule 2). Parts whose scales are so large or (fp32) so small that this
+// would not hold are stored as bf16 values.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +45,9 @@ struct PackedPart {
   std::int32_t bits = 0;          // 2, 3, 4, 5, 6, 8, 16
   ScaleKind scale_kind = ScaleKind::kNone;
   std::int32_t group_size = 0;    // columns of a scale: 16, 32, 64, 128
+  std::int32_t group_shift = 0;   // its logarithm
   std::int32_t zero_point = 0;    // kHalf
+  std::int32_t small_scales = 0;  // 1: kBf16Pair, 4 bits, groups of 64, every |scale| < 0.25 (scale_exponent)
   std::int32_t block_bytes = 0;   // a multiple of 16
   std::int32_t first_row = 0;     // of the layer
   std::int32_t rows = 0;          // N
@@ -58,6 +63,12 @@ struct PackedPart {
   std::int64_t expert_bytes = 0;  // of one expert of a stack; expert e's blocks start at blocks + e · expert_bytes
   const float* bias = nullptr;    // [rows] or null
 };
+
+/// What bf16 scales are multiplied by, as a power of two: codes are used as bf16 numbers without a conversion, in units of
+/// 2^-130 (up to four bits) or 2^-133, either as they are (small_scales) or times 2^127.
+constexpr std::int32_t scale_exponent(std::int32_t bits, bool small_scales) {
+  return (bits <= 4 ? 3 : 6) + (small_scales ? 127 : 0);
+}
 
 /// ceil(K / 1024) · 128: the length of a K-segment (one-arithmetic.md, rule 1).
 constexpr std::int32_t segment_length(std::int32_t columns) {

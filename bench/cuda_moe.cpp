@@ -1,0 +1,660 @@
+// The mixture of experts on the GPU: numbers against the reference backend, bits of every path against every other (rows
+// alone, in batches of any size, beside NaN, with padding), and times of the shape of Qwen3.6-35B-A3B in a chain of layers
+// whose weights are all different.
+//
+//   cuda_moe check [quick|all [NAME]]   exits with 1 when a number or a bit is wrong
+//   cuda_moe time [rows ...]    us a layer, the floor (memory at 4.54 TB/s, products at 700 TFLOP/s) and the part of it reached
+//   cuda_moe one ROWS PATH      one layer once, for a profiler
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/bf16.h"
+#include "ops/cuda/cuda_error.h"
+#include "ops/cuda/cuda_operations.h"
+#include "ops/cuda/linear/cuda_linear.h"
+#include "ops/cuda/moe/moe.h"
+#include "ops/cuda/moe/routing.h"
+#include "ops/linear/sample_weights.h"
+#include "ops/reference/reference_backend.h"
+
+namespace tensorfold::ops::cuda {
+namespace {
+
+using cpu::SampleFormat;
+using cpu::SampleMatrix;
+using experts::ExpertWeights;
+using experts::Path;
+
+constexpr std::array kPaths = {Path::kPortable, Path::kWindow, Path::kGrouped};
+
+const char* path_name(Path path) {
+  return path == Path::kWindow ? "window" : path == Path::kGrouped ? "grouped" : "portable";
+}
+
+// --- device ----------------------------------------------------------------------------------------------------------
+
+template <typename Value>
+class DeviceArray {
+ public:
+  explicit DeviceArray(std::size_t count) : count_(count) {
+    check(cudaMalloc(reinterpret_cast<void**>(&data_), std::max<std::size_t>(count, 1) * sizeof(Value)), "allocating");
+    check(cudaMemset(data_, 0, count * sizeof(Value)), "clearing");
+  }
+  explicit DeviceArray(const std::vector<Value>& values) : DeviceArray(values.size()) { put(values); }
+  ~DeviceArray() { cudaFree(data_); }
+  DeviceArray(const DeviceArray&) = delete;
+  void put(const std::vector<Value>& values) {
+    check(cudaMemcpy(data_, values.data(), values.size() * sizeof(Value), cudaMemcpyHostToDevice), "copying in");
+  }
+  std::vector<Value> get() const {
+    std::vector<Value> values(count_);
+    check(cudaMemcpy(values.data(), data_, count_ * sizeof(Value), cudaMemcpyDeviceToHost), "copying out");
+    return values;
+  }
+  Value* data() const { return data_; }
+
+ private:
+  Value* data_ = nullptr;
+  std::size_t count_;
+};
+
+/// Operations outside the backend's passes: scratch is poisoned before every use, so that nothing may rely on it.
+class BenchContext final : public CudaContext {
+ public:
+  BenchContext() {
+    cudaDeviceProp properties = {};
+    check(cudaGetDeviceProperties(&properties, 0), "reading the GPU's properties");
+    facts_.compute_capability = properties.major * 10 + properties.minor;
+    facts_.sm_count = properties.multiProcessorCount;
+    facts_.shared_bytes_max = static_cast<int>(properties.sharedMemPerBlockOptin);
+    facts_.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
+    facts_.hopper = facts_.compute_capability == 90;
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+  }
+  void* scratch(Scratch kind, std::size_t bytes) override {
+    auto& memory = memory_[static_cast<std::size_t>(kind)];
+    if (bytes > memory.second) {
+      check(cudaStreamSynchronize(stream_), "growing scratch");
+      cudaFree(memory.first);
+      memory.second = bytes + bytes / 4;
+      check(cudaMalloc(&memory.first, memory.second), "growing scratch");
+      if (kind == Scratch::kCounters) check(cudaMemset(memory.first, 0, memory.second), "clearing counters");
+      check(cudaDeviceSynchronize(), "clearing counters");
+    }
+    return memory.first;
+  }
+  /// All bytes of every scratch but the counters become `byte`.
+  void poison(int byte) {
+    for (std::size_t kind = 0; kind < memory_.size(); ++kind) {
+      if (kind == static_cast<std::size_t>(Scratch::kCounters) || memory_[kind].second == 0) continue;
+      check(cudaMemsetAsync(memory_[kind].first, byte, memory_[kind].second, stream_), "poisoning scratch");
+    }
+  }
+  Lanes attention_lanes(const LaneSpan*, std::int32_t, std::int32_t) override { return {}; }
+  Lanes lanes(const LaneSpan*, std::int32_t) override { return {}; }
+  IdsRef ids(const std::int32_t*, std::int64_t) override { return {}; }
+  const PassHeader* pass() const override { return pass_; }
+  void set_pass(const PassHeader* pass) { pass_ = pass; }
+
+ private:
+  std::array<std::pair<void*, std::size_t>, kScratchKinds> memory_{};
+  const PassHeader* pass_ = nullptr;
+};
+
+// --- one layer -------------------------------------------------------------------------------------------------------
+
+SampleFormat affine(int bits, int group_size, WeightFormat scales = WeightFormat::kBF16) {
+  return {WeightFormat::kAffine, bits, group_size, scales};
+}
+
+struct Shape {
+  std::string name;
+  std::int32_t hidden = 0, width = 0, experts = 0, top_k = 0;
+  SampleFormat gate, up, down;
+  bool tree = true, shared = true, normalise = true, skewed = false;
+  ActivationKind kind = ActivationKind::kSilu;
+};
+
+/// Random weights; those of affine formats with bf16 scales are of a size that keeps products near 1.
+SampleMatrix make_weights(const SampleFormat& format, std::int64_t experts, std::int64_t rows, std::int64_t columns,
+                          std::mt19937& random) {
+  SampleMatrix sample = cpu::make_sample(format, experts, rows, columns, random);
+  if (format.format != WeightFormat::kAffine || format.scale_format != WeightFormat::kBF16) return sample;
+  const float width = 4.0f / std::sqrt(static_cast<float>(columns)) / static_cast<float>(1 << format.bits);
+  std::uniform_real_distribution<float> scales(0.5f * width, width);
+  for (std::size_t i = 0; 2 * i < sample.scales.size(); ++i) {
+    const float scale = (random() & 1 ? 1.0f : -1.0f) * scales(random);
+    const Bf16 pair[2] = {to_bf16(scale), to_bf16(-scale * static_cast<float>((1 << format.bits) - 1) / 2)};
+    std::memcpy(sample.scales.data() + 2 * i, &pair[0], 2);
+    std::memcpy(sample.biases.data() + 2 * i, &pair[1], 2);
+  }
+  return sample;
+}
+
+/// Inputs of a layer's rows on the host.
+struct Rows {
+  std::vector<float> x, logits, residual, shared_output, shared_gate;
+  std::int64_t count = 0;
+};
+
+Rows make_rows(const Shape& shape, std::int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  const auto fill = [&](std::vector<float>& values, std::int64_t size, float scale) {
+    values.resize(static_cast<std::size_t>(size));
+    for (float& value : values) value = scale * normal(random);
+  };
+  Rows rows;
+  rows.count = count;
+  fill(rows.x, count * shape.hidden, 1.0f);
+  for (float& value : rows.x) value = to_float(to_bf16(value));
+  fill(rows.logits, count * shape.experts, 2.0f);
+  if (shape.skewed) {
+    for (std::int64_t row = 0; row < count; ++row) rows.logits[static_cast<std::size_t>(row * shape.experts + 1)] = 20.0f;
+  }
+  fill(rows.residual, count * shape.hidden, 1.0f);
+  fill(rows.shared_output, count * shape.hidden, 1.0f);
+  fill(rows.shared_gate, count * 3, 1.0f);
+  return rows;
+}
+
+std::vector<float> slice(const std::vector<float>& values, std::int64_t first, std::int64_t count, std::int64_t width) {
+  return {values.begin() + first * width, values.begin() + (first + count) * width};
+}
+
+Rows slice(const Shape& shape, const Rows& rows, std::int64_t first, std::int64_t count) {
+  return {slice(rows.x, first, count, shape.hidden),        slice(rows.logits, first, count, shape.experts),
+          slice(rows.residual, first, count, shape.hidden), slice(rows.shared_output, first, count, shape.hidden),
+          slice(rows.shared_gate, first, count, 3),         count};
+}
+
+class Layer {
+ public:
+  Layer(BenchContext& context, const Shape& shape) : shape_(shape), context_(context) {
+    std::mt19937 random(7);
+    gate_ = make_weights(shape.gate, shape.experts, shape.width, shape.hidden, random);
+    up_ = make_weights(shape.up, shape.experts, shape.width, shape.hidden, random);
+    down_ = make_weights(shape.down, shape.experts, shape.hidden, shape.width, random);
+    packed_gate_up_ = load_linear(context, gate_up_source());
+    packed_down_ = load_linear(context, down_source());
+    check(cudaStreamSynchronize(context.stream()), "loading");
+  }
+
+  const Shape& shape() const { return shape_; }
+  ExpertWeights weights() const {
+    return {cuda_linear(packed_gate_up_.get()).parts(), cuda_linear(packed_down_.get()).parts(), shape_.hidden, shape_.width};
+  }
+  MoeParams params() const {
+    MoeParams params;
+    params.experts = shape_.experts;
+    params.top_k = shape_.top_k;
+    params.normalise_top_k = shape_.normalise;
+    params.kind = shape_.kind;
+    params.gate_up = packed_gate_up_.get();
+    params.down = packed_down_.get();
+    params.shared_gate_stride = 3;
+    return params;
+  }
+
+  bool fits(std::int64_t rows, Path path) const {
+    MoeParams p = params();
+    p.rows = rows;
+    return experts::path_fits(context_, weights(), p, path);
+  }
+
+  /// residual afterwards; `chosen` may be null.
+  std::vector<float> run(const Rows& rows, Path path, std::vector<std::int32_t>* chosen = nullptr) const {
+    std::vector<Bf16> rounded(rows.x.size());
+    std::transform(rows.x.begin(), rows.x.end(), rounded.begin(), [](float value) { return to_bf16(value); });
+    const DeviceArray<Bf16> x(rounded);
+    const DeviceArray<float> logits(rows.logits), residual(rows.residual), shared(rows.shared_output), gate(rows.shared_gate);
+    MoeParams p = params();
+    p.x = reinterpret_cast<const Activation*>(x.data());
+    p.router_logits = logits.data();
+    p.rows = rows.count;
+    p.residual = residual.data();
+    p.shared_output = shape_.shared ? shared.data() : nullptr;
+    p.shared_gate = gate.data();
+    if (chosen != nullptr) {
+      chosen->resize(static_cast<std::size_t>(rows.count * shape_.top_k));
+      p.chosen_experts = chosen->data();
+    }
+    context_.poison(0xff);
+    experts::run_experts(context_, weights(), p, path);
+    check(cudaStreamSynchronize(context_.stream()), path_name(path));
+    return residual.get();
+  }
+
+  std::vector<float> run_reference(const Rows& rows, std::vector<std::int32_t>& chosen) const {
+    const auto reference = make_reference_backend(Rounding::kBackend, 2);
+    const auto gate_up = reference->load_linear(gate_up_source());
+    const auto down = reference->load_linear(down_source());
+    std::vector<float> residual = rows.residual;
+    chosen.resize(static_cast<std::size_t>(rows.count * shape_.top_k));
+    MoeParams p = params();
+    p.gate_up = gate_up.get();
+    p.down = down.get();
+    p.x = reinterpret_cast<const Activation*>(rows.x.data());
+    p.router_logits = rows.logits.data();
+    p.rows = rows.count;
+    p.residual = residual.data();
+    p.shared_output = shape_.shared ? rows.shared_output.data() : nullptr;
+    p.shared_gate = rows.shared_gate.data();
+    p.chosen_experts = chosen.data();
+    reference->moe(p);
+    return residual;
+  }
+
+ private:
+  LinearSource gate_up_source() const {
+    LinearSource source;
+    source.name = "gate_up";
+    source.parts = {gate_.view, up_.view};
+    source.paired_halves = true;
+    return source;
+  }
+  LinearSource down_source() const {
+    LinearSource source;
+    source.name = "down";
+    source.parts = {down_.view};
+    source.segment_tree = shape_.tree;
+    return source;
+  }
+
+  Shape shape_;
+  BenchContext& context_;
+  SampleMatrix gate_, up_, down_;
+  std::unique_ptr<Linear> packed_gate_up_, packed_down_;
+};
+
+// --- checks ----------------------------------------------------------------------------------------------------------
+
+constexpr int kFailuresPrinted = 30;
+int failures = 0;
+
+/// Counts differing bit patterns between `actual` and rows [first, ..) of `expected`, and says where the first one is.
+void expect_bits(const std::string& what, const std::vector<float>& actual, const std::vector<float>& expected,
+                 std::int64_t first, std::int64_t hidden) {
+  std::int64_t different = 0, at = -1;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const float other = expected[i + static_cast<std::size_t>(first * hidden)];
+    if (std::bit_cast<std::uint32_t>(actual[i]) == std::bit_cast<std::uint32_t>(other)) continue;
+    if (different++ == 0) at = static_cast<std::int64_t>(i);
+  }
+  if (different == 0) return;
+  if (++failures > kFailuresPrinted) return;
+  std::printf("  WRONG %s: %lld of %zu differ, first at row %lld column %lld: %.9g, expected %.9g\n", what.c_str(),
+              static_cast<long long>(different), actual.size(), static_cast<long long>(at / hidden),
+              static_cast<long long>(at % hidden), actual[static_cast<std::size_t>(at)],
+              expected[static_cast<std::size_t>(at + first * hidden)]);
+}
+
+void check_numbers(const Layer& layer, const Rows& rows) {
+  const Shape& shape = layer.shape();
+  std::vector<std::int32_t> expected_chosen;
+  const std::vector<float> expected = layer.run_reference(rows, expected_chosen);
+  double square = 0.0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    square += std::pow(static_cast<double>(expected[i]) - static_cast<double>(rows.residual[i]), 2);
+  }
+  const double size = std::sqrt(square / static_cast<double>(expected.size()));
+  for (const Path path : kPaths) {
+    if (!layer.fits(rows.count, path)) {
+      std::printf(" [%s: not this layer]", path_name(path));
+      continue;
+    }
+    std::vector<std::int32_t> chosen;
+    const std::vector<float> actual = layer.run(rows, path, &chosen);
+    double worst = 0.0;
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const double error = std::abs(static_cast<double>(actual[i]) - static_cast<double>(expected[i])) / size;
+      if (error <= worst) continue;  // NaN counts as worst
+      worst = std::isnan(error) ? INFINITY : error;
+      at = i;
+    }
+    std::printf(" %s %.2e", path_name(path), worst);
+    if (chosen != expected_chosen) {
+      ++failures;
+      std::printf(" WRONG choice of experts");
+    }
+    if (!(worst < 0.02)) {
+      ++failures;
+      std::printf(" WRONG at row %zu column %zu: %g, expected %g", at / static_cast<std::size_t>(shape.hidden),
+                  at % static_cast<std::size_t>(shape.hidden), static_cast<double>(actual[at]),
+                  static_cast<double>(expected[at]));
+    }
+  }
+}
+
+std::int64_t check_bits(const Layer& layer, const Rows& rows, const std::vector<std::int64_t>& counts) {
+  const Shape& shape = layer.shape();
+  const std::vector<float> all = layer.run(rows, Path::kPortable);
+  std::int64_t calls = 0;
+  for (const std::int64_t count : counts) {
+    if (count > rows.count) continue;
+    for (const std::int64_t first : std::set<std::int64_t>{0, (rows.count - count) / 2, rows.count - count}) {
+      const Rows part = slice(shape, rows, first, count);
+      for (const Path path : kPaths) {
+        if (!layer.fits(count, path)) continue;
+        ++calls;
+        expect_bits(shape.name + " " + path_name(path) + " rows " + std::to_string(first) + "+" + std::to_string(count),
+                    layer.run(part, path), all, first, shape.hidden);
+      }
+    }
+  }
+  return calls;
+}
+
+/// Rows that went wrong, and padding, keep it to themselves.
+void check_neighbours(BenchContext& context, const Layer& layer, const Rows& rows) {
+  const Shape& shape = layer.shape();
+  const std::int64_t count = std::min<std::int64_t>(rows.count, 24), live = count - 5;
+  const Rows clean = slice(shape, rows, 0, count);
+  Rows dirty = clean;
+  const auto set = [](std::vector<float>& values, std::int64_t row, std::int64_t width, float value) {
+    std::fill_n(values.begin() + row * width, width, value);
+  };
+  set(dirty.x, 3, shape.hidden, NAN);
+  dirty.logits[static_cast<std::size_t>(5 * shape.experts + 2)] = NAN;
+  dirty.logits[static_cast<std::size_t>(7 * shape.experts)] = INFINITY;
+  for (std::int64_t row = live; row < count; ++row) {
+    set(dirty.x, row, shape.hidden, NAN);
+    set(dirty.logits, row, shape.experts, row % 2 == 0 ? NAN : 1.0f);
+  }
+  PassHeader header = {};
+  header.rows = static_cast<std::int32_t>(live);
+  header.row_count = static_cast<std::int32_t>(count);
+  const DeviceArray<PassHeader> pass(std::vector<PassHeader>{header});
+  for (const Path path : kPaths) {
+    if (!layer.fits(count, path)) continue;
+    const std::vector<float> expected = layer.run(clean, path);
+    context.set_pass(pass.data());
+    const std::vector<float> actual = layer.run(dirty, path);
+    context.set_pass(nullptr);
+    for (std::int64_t row = 0; row < live; ++row) {
+      const auto begin = actual.begin() + row * shape.hidden;
+      const std::vector<float> values(begin, begin + shape.hidden);
+      if (row == 3 || row == 5 || row == 7) {
+        if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isnan(value); })) {
+          ++failures;
+          std::printf("  WRONG %s %s: row %lld should be NaN\n", shape.name.c_str(), path_name(path), static_cast<long long>(row));
+        }
+      } else {
+        expect_bits(shape.name + " " + path_name(path) + " beside NaN, row " + std::to_string(row), values, expected, row,
+                    shape.hidden);
+      }
+    }
+  }
+}
+
+std::vector<Shape> shapes() {
+  const SampleFormat four = affine(4, 64);
+  std::vector<Shape> all = {
+      {"35B-A3B narrow", 2048, 512, 32, 8, four, four, four},
+      {"tiny", 64, 24, 4, 2, affine(4, 32), affine(4, 32), {WeightFormat::kBF16}},
+      {"odd", 96, 20, 7, 3, affine(8, 32), affine(8, 32), {WeightFormat::kF16}},
+      {"two parts", 256, 128, 5, 2, four, affine(8, 64), four},
+      {"skewed", 512, 256, 16, 4, four, four, four},
+      {"sequential down", 1152, 384, 12, 3, four, four, four},
+      {"wide", 640, 1280, 6, 2, four, four, four},
+      {"q4_k q6_k", 512, 256, 9, 3, {WeightFormat::kQ4_K}, {WeightFormat::kQ4_K}, {WeightFormat::kQ6_K}},
+      {"q8_0 q4_0", 512, 256, 9, 3, {WeightFormat::kQ8_0}, {WeightFormat::kQ8_0}, {WeightFormat::kQ4_0}},
+      {"q5_1", 512, 256, 9, 3, {WeightFormat::kQ5_1}, {WeightFormat::kQ5_1}, {WeightFormat::kQ5_1}},
+      {"bf16", 512, 256, 9, 3, {WeightFormat::kBF16}, {WeightFormat::kBF16}, {WeightFormat::kBF16}},
+      {"many experts", 64, 32, 600, 64, affine(4, 32), affine(4, 32), affine(4, 32)},
+  };
+  for (const int bits : {2, 3, 4, 5, 6, 8}) {
+    const SampleFormat small = affine(bits, 32), large = affine(bits, 128), half = affine(bits, 64, WeightFormat::kF16);
+    all.push_back({"affine " + std::to_string(bits) + " g32", 384, 256, 6, 2, small, small, small});
+    all.push_back({"affine " + std::to_string(bits) + " g128, f16", 256, 128, 6, 2, large, large, half});
+  }
+  all[4].skewed = true;
+  all[5].tree = false;
+  all[6].kind = ActivationKind::kGeluTanh;
+  all[6].normalise = false;
+  all[6].shared = false;
+  return all;
+}
+
+int run_checks(bool quick, const std::string& only) {
+  BenchContext context;
+  for (const Shape& shape : shapes()) {
+    if (shape.name.find(only) == std::string::npos) continue;
+    const bool large = shape.hidden >= 2048;
+    if (quick && large) continue;
+    std::printf("%s:", shape.name.c_str());
+    const Layer layer(context, shape);
+    const Rows rows = make_rows(shape, quick ? 40 : large ? 2048 : 300, 11);
+    check_numbers(layer, slice(shape, rows, 0, large ? 8 : 40));
+    std::printf("\n");
+    std::fflush(stdout);
+    const std::vector<std::int64_t> counts =
+        quick ? std::vector<std::int64_t>{1, 3, 17, 40}
+              : std::vector<std::int64_t>{1, 2, 3, 5, 8, 16, 17, 37, 64, 100, 128, 300, 777, 2048};
+    const std::int64_t calls = check_bits(layer, rows, counts);
+    check_neighbours(context, layer, rows);
+    std::printf("  bits: %lld calls, %d failures so far\n", static_cast<long long>(calls), failures);
+    std::fflush(stdout);
+  }
+  std::printf(failures == 0 ? "all right\n" : "%d FAILURES\n", failures);
+  return failures == 0 ? 0 : 1;
+}
+
+// --- times -----------------------------------------------------------------------------------------------------------
+
+constexpr int kLayers = 40;
+constexpr std::int32_t kPackedExperts = 16;  // that are packed on the host; copies of them make a layer
+constexpr double kBytesPerMicrosecond = 4.54e6, kOperationsPerMicrosecond = 700e6;
+
+/// kLayers layers of the true shape, each with its own memory.
+class Model {
+ public:
+  Model(BenchContext& context, std::int32_t row_capacity)
+      : context_(context),
+        shape_({"35B-A3B", 2048, 512, kPackedExperts, 8, affine(4, 64), affine(4, 64), affine(4, 64)}),
+        sample_(context, shape_),
+        row_capacity_(row_capacity),
+        x_(static_cast<std::size_t>(row_capacity) * 2048),
+        residual_(static_cast<std::size_t>(row_capacity) * 2048),
+        shared_(static_cast<std::size_t>(row_capacity) * 2048),
+        gate_(static_cast<std::size_t>(row_capacity)),
+        logits_(static_cast<std::size_t>(kLayers) * static_cast<std::size_t>(row_capacity) * kExperts) {
+    shape_.experts = kExperts;
+    for (const auto* part : {&sample_.weights().gate_up.front(), &sample_.weights().down.front()}) copy_experts(*part);
+    const Rows rows = make_rows({"", 2048, 512, 1, 1, {}, {}, {}}, row_capacity, 5);
+    std::vector<Bf16> rounded(rows.x.size());
+    std::transform(rows.x.begin(), rows.x.end(), rounded.begin(), [](float value) { return to_bf16(value); });
+    x_.put(rounded);
+    residual_.put(rows.residual);
+    shared_.put(rows.shared_output);
+    std::mt19937 random(3);
+    host_logits_.resize(static_cast<std::size_t>(kLayers) * static_cast<std::size_t>(row_capacity) * kExperts);
+    for (float& value : host_logits_) value = static_cast<float>(random() >> 8) * 0x1p-22f;
+    logits_.put(host_logits_);
+  }
+  ~Model() {
+    for (std::uint8_t* memory : memory_) cudaFree(memory);
+  }
+
+  MoeParams params(int layer, std::int64_t rows) const {
+    MoeParams p = sample_.params();
+    p.experts = kExperts;
+    p.x = reinterpret_cast<const Activation*>(x_.data());
+    p.router_logits = logits_.data() + static_cast<std::size_t>(layer) * static_cast<std::size_t>(row_capacity_) * kExperts;
+    p.rows = rows;
+    p.residual = residual_.data();
+    p.shared_output = shared_.data();
+    p.shared_gate = gate_.data();
+    p.shared_gate_stride = 1;
+    return p;
+  }
+  std::array<PackedPart, 2> parts(int layer) const {
+    std::array<PackedPart, 2> result = {sample_.weights().gate_up.front(), sample_.weights().down.front()};
+    for (std::size_t i = 0; i < 2; ++i) {
+      result[i].blocks = memory_[i] + static_cast<std::int64_t>(layer) * kExperts * result[i].expert_bytes;
+    }
+    return result;
+  }
+  void run(int layer, std::int64_t rows, Path path) {
+    const auto both = parts(layer);
+    const ExpertWeights weights{{&both[0], 1}, {&both[1], 1}, shape_.hidden, shape_.width};
+    experts::run_experts(context_, weights, params(layer, rows), path);
+  }
+  bool fits(std::int64_t rows, Path path) const {
+    const auto both = parts(0);
+    return experts::path_fits(context_, {{&both[0], 1}, {&both[1], 1}, shape_.hidden, shape_.width}, params(0, rows), path);
+  }
+  Path chosen_path(std::int64_t rows) const {
+    const auto both = parts(0);
+    return experts::choose_path(context_, {{&both[0], 1}, {&both[1], 1}, shape_.hidden, shape_.width}, params(0, rows));
+  }
+  /// Distinct experts of a layer, on average.
+  double experts_used(std::int64_t rows) const {
+    std::int64_t used = 0;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      std::set<std::int32_t> ids;
+      for (std::int64_t row = 0; row < rows && ids.size() < kExperts; ++row) {
+        const float* logits = host_logits_.data() + (static_cast<std::size_t>(layer) * static_cast<std::size_t>(row_capacity_) +
+                                                     static_cast<std::size_t>(row)) * kExperts;
+        std::array<std::int32_t, kExperts> order;
+        for (std::int32_t i = 0; i < kExperts; ++i) order[static_cast<std::size_t>(i)] = i;
+        std::partial_sort(order.begin(), order.begin() + shape_.top_k, order.end(),
+                          [&](std::int32_t a, std::int32_t b) { return logits[a] > logits[b]; });
+        ids.insert(order.begin(), order.begin() + shape_.top_k);
+      }
+      used += static_cast<std::int64_t>(ids.size());
+    }
+    return static_cast<double>(used) / kLayers;
+  }
+  double expert_bytes() const {
+    const auto both = parts(0);
+    return static_cast<double>(both[0].expert_bytes + both[1].expert_bytes);
+  }
+  double row_operations() const { return 2.0 * 3.0 * shape_.hidden * shape_.width * shape_.top_k; }
+
+ private:
+  static constexpr std::int32_t kExperts = 256;
+
+  void copy_experts(const PackedPart& part) {
+    const auto bytes = static_cast<std::size_t>(part.expert_bytes) * kPackedExperts;
+    const std::size_t copies = static_cast<std::size_t>(kLayers) * kExperts / kPackedExperts;
+    std::uint8_t* memory = nullptr;
+    check(cudaMalloc(reinterpret_cast<void**>(&memory), bytes * copies), "allocating a model");
+    for (std::size_t i = 0; i < copies; ++i) {
+      check(cudaMemcpyAsync(memory + i * bytes, part.blocks, bytes, cudaMemcpyDeviceToDevice, context_.stream()), "copying");
+    }
+    check(cudaStreamSynchronize(context_.stream()), "copying");
+    memory_.push_back(memory);
+  }
+
+  BenchContext& context_;
+  Shape shape_;
+  Layer sample_;
+  std::int32_t row_capacity_;
+  DeviceArray<Bf16> x_;
+  DeviceArray<float> residual_, shared_, gate_, logits_;
+  std::vector<float> host_logits_;
+  std::vector<std::uint8_t*> memory_;
+};
+
+/// Median of five replays of a captured chain, in us a layer.
+double time_chain(BenchContext& context, const std::function<void(int)>& layer) {
+  layer(0);  // scratch grows here
+  check(cudaStreamSynchronize(context.stream()), "running once");
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t replay = nullptr;
+  check(cudaStreamBeginCapture(context.stream(), cudaStreamCaptureModeThreadLocal), "capturing");
+  for (int i = 0; i < kLayers; ++i) layer(i);
+  check(cudaStreamEndCapture(context.stream(), &graph), "capturing");
+  check(cudaGraphInstantiate(&replay, graph, 0), "instantiating");
+  cudaEvent_t begin, end;
+  check(cudaEventCreate(&begin), "creating an event");
+  check(cudaEventCreate(&end), "creating an event");
+  std::vector<double> times;
+  for (int i = 0; i < 6; ++i) {
+    check(cudaEventRecord(begin, context.stream()), "recording");
+    check(cudaGraphLaunch(replay, context.stream()), "replaying");
+    check(cudaEventRecord(end, context.stream()), "recording");
+    check(cudaEventSynchronize(end), "replaying");
+    float milliseconds = 0.0f;
+    check(cudaEventElapsedTime(&milliseconds, begin, end), "timing");
+    if (i > 0) times.push_back(static_cast<double>(milliseconds) * 1000.0 / kLayers);
+  }
+  std::sort(times.begin(), times.end());
+  cudaGraphExecDestroy(replay);
+  cudaGraphDestroy(graph);
+  return times[times.size() / 2];
+}
+
+void run_times(std::vector<std::int64_t> row_counts) {
+  BenchContext context;
+  Model model(context, 2048);
+  for (const std::int64_t rows : row_counts) {
+    const double used = model.experts_used(rows);
+    const double bytes = used * model.expert_bytes();
+    const double operations = static_cast<double>(rows) * model.row_operations();
+    const double floor = std::max(bytes / kBytesPerMicrosecond, operations / kOperationsPerMicrosecond);
+    std::printf("%5lld rows, %.1f experts, floor %.1f us:", static_cast<long long>(rows), used, floor);
+    for (const Path path : kPaths) {
+      if (!model.fits(rows, path) || (path == Path::kPortable && rows > 256)) continue;
+      const double time = time_chain(context, [&](int layer) { model.run(layer, rows, path); });
+      std::printf("  %s%s %.1f us (%.0f %%, %.2f TB/s, %.0f TFLOP/s)", path_name(path), path == model.chosen_path(rows) ? "*" : "",
+                  time, 100.0 * floor / time, bytes / time / 1e6, operations / time / 1e6);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+}
+
+void run_one(std::int64_t rows, const std::string& name) {
+  BenchContext context;
+  Model model(context, 2048);
+  for (const Path path : kPaths) {
+    if (name == path_name(path)) model.run(1, rows, path);
+  }
+  check(cudaStreamSynchronize(context.stream()), "running");
+}
+
+int run(int count, char** arguments) {
+  const std::string mode = count > 1 ? arguments[1] : "";
+  if (mode == "check") return run_checks(count > 2 && std::string(arguments[2]) == "quick", count > 3 ? arguments[3] : "");
+  if (mode == "one" && count == 4) {
+    run_one(std::atoll(arguments[2]), arguments[3]);
+    return 0;
+  }
+  if (mode == "time") {
+    std::vector<std::int64_t> rows;
+    for (int i = 2; i < count; ++i) rows.push_back(std::atoll(arguments[i]));
+    run_times(rows.empty() ? std::vector<std::int64_t>{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048} : rows);
+    return 0;
+  }
+  std::printf("cuda_moe check [quick|all [NAME]] | time [rows ...] | one ROWS PATH\n");
+  return 2;
+}
+
+}  // namespace
+}  // namespace tensorfold::ops::cuda
+
+int main(int count, char** arguments) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  try {
+    return tensorfold::ops::cuda::run(count, arguments);
+  } catch (const std::exception& error) {
+    std::printf("%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,123 @@
+// The fold of a window row's segments (attention_math.cuh), the second of a window's two launches. A CTA takes 64 columns of
+// one (row, head): the factors of up to 128 segments are found side by side (the running maximum is a prefix maximum), then
+// each column is walked in ascending order.
+#pragma once
+
+#include "ops/cuda/attention/attention_math.cuh"
+#include "ops/cuda/attention/attention_work.cuh"
+
+namespace tensorfold::ops::cuda {
+
+constexpr int kFoldThreads = 128;
+constexpr int kFoldFactors = 128;  // segments whose factors are at hand
+constexpr int kFoldStage = 32;     // segments whose outputs are at hand
+
+/// A row's partial results.
+struct PartialRow {
+  std::int64_t first = 0;   // (partial row, head) of its first segment
+  std::int64_t stride = 0;  // to the next segment's
+  int count = 0;            // 0: the row is padding or a prompt's
+};
+__device__ __forceinline__ PartialRow partial_row(const AttentionArguments& a, int row, int head) {
+  const int lane_index = pass_row_lane(a.lanes)[row];
+  if (lane_index < 0) return {};
+  LaneView lane;
+  lane.load(a, lane_index);
+  if (lane.row_count > kWindowRowsMax) return {};
+  const RowKeys keys = lane.keys_of(row - lane.first_row, a.window);
+  const int begin = segment_ordinal(keys.first), skipped = begin - segment_ordinal(lane.keys_of(0, a.window).first);
+  const std::int64_t first = pass_lanes(a.lanes)[lane_index].partials + static_cast<std::int64_t>(skipped) * lane.row_count;
+  return {(first + row - lane.first_row) * a.heads + head, static_cast<std::int64_t>(lane.row_count) * a.heads,
+          segment_ordinal(keys.last) - begin + 1};
+}
+
+struct FoldShared {
+  float keep[kFoldFactors], add[kFoldFactors], sum[kFoldFactors];
+  float warp_maximum[kFoldThreads / 32];
+  float outputs[2][kFoldStage][kBlockDims];
+};
+
+/// Factors of segments [begin, begin + 128) of the row; `before` is the maximum of all earlier ones and moves on.
+__device__ __forceinline__ void find_factors(const AttentionArguments& a, const PartialRow& row, int begin, float& before,
+                                             FoldShared& shared) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  float2 state = make_float2(minus_infinity(), 0.0f);
+  if (begin + thread < row.count) state = __ldcg(a.partial_states + row.first + (begin + thread) * row.stride);
+  float maximum = state.x;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance <<= 1) {
+    const float other = __shfl_up_sync(~0u, maximum, distance);
+    if (lane >= distance) maximum = fmaxf(maximum, other);
+  }
+  if (lane == 31) shared.warp_maximum[warp] = maximum;
+  float earlier = __shfl_up_sync(~0u, maximum, 1);
+  if (lane == 0) earlier = minus_infinity();
+  __syncthreads();
+  earlier = fmaxf(earlier, before);
+  for (int w = 0; w < kFoldThreads / 32; ++w) {
+    if (w < warp) earlier = fmaxf(earlier, shared.warp_maximum[w]);
+    before = fmaxf(before, shared.warp_maximum[w]);
+  }
+  const FoldFactors f = fold_factors(earlier, state.x, a.scale_log2);
+  shared.keep[thread] = f.keep;
+  shared.add[thread] = f.add;
+  shared.sum[thread] = __fmul_rn(state.y, f.add);
+}
+
+__global__ void __launch_bounds__(kFoldThreads) attention_fold_kernel(const __grid_constant__ AttentionArguments a, int first_row,
+                                                                      int blocks) {
+  __shared__ __align__(16) FoldShared shared;
+  allow_next();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int block = static_cast<int>(blockIdx.x) % blocks, index = static_cast<int>(blockIdx.x) / blocks;
+  const int row_index = first_row + index / a.heads, head = index % a.heads;
+  const PartialRow row = partial_row(a, row_index, head);
+  wait_for_previous();
+  if (row.count == 0) return;
+
+  // 16 threads load one segment's 64 columns, 8 segments at a time.
+  const int column = thread % 16 * 4, segment = thread / 16;
+  const float* outputs = a.partial_outputs + row.first * blocks * kBlockDims + block * kBlockDims + column;
+  float4 ahead[kFoldStage / 8];
+  const auto load = [&](int begin) {
+#pragma unroll
+    for (int i = 0; i < kFoldStage / 8; ++i) {
+      const int at = begin + i * 8 + segment;
+      ahead[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (at < row.count) ahead[i] = __ldcg(reinterpret_cast<const float4*>(outputs + at * row.stride * blocks * kBlockDims));
+    }
+  };
+  load(0);
+  float before = minus_infinity(), output = 0.0f, sum = 0.0f;
+  for (int begin = 0; begin < row.count; begin += kFoldStage) {
+    const int factor = begin % kFoldFactors, buffer = begin / kFoldStage % 2;
+    if (factor == 0) {
+      __syncthreads();  // the factors before are used up
+      find_factors(a, row, begin, before, shared);
+    }
+#pragma unroll
+    for (int i = 0; i < kFoldStage / 8; ++i) {
+      *reinterpret_cast<float4*>(&shared.outputs[buffer][i * 8 + segment][column]) = ahead[i];
+    }
+    if (begin + kFoldStage < row.count) load(begin + kFoldStage);
+    __syncthreads();
+    if (thread < kBlockDims) {
+      const int count = min(kFoldStage, row.count - begin);
+#pragma unroll 8
+      for (int i = 0; i < count; ++i) {
+        const FoldFactors f = {shared.keep[factor + i], shared.add[factor + i]};
+        output = fold(output, shared.outputs[buffer][i][thread], f);
+        sum = __fmaf_rn(sum, f.keep, shared.sum[factor + i]);
+      }
+    }
+  }
+  const int at = block * kBlockDims + thread;
+  if (thread >= kBlockDims || at >= a.head_dim) return;
+  float value = finish(output, sum);
+  if (a.gate != nullptr) {
+    value = __fmul_rn(value, sigmoid(a.gate[row_index * a.gate_stride + a.gate_offset + head * a.gate_head_stride + at]));
+  }
+  a.out[(static_cast<std::int64_t>(row_index) * a.heads + head) * a.head_dim + at] = __float2bfloat16_rn(value);
+}
+
+}  // namespace tensorfold::ops::cuda

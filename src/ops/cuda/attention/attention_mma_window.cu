@@ -1,0 +1,10 @@
+// Windows of rows that are chains. See attention_mma.cuh.
+#include "ops/cuda/attention/mma_choice.cuh"
+
+namespace tensorfold::ops::cuda {
+
+KernelChoice mma_window_kernel(int blocks, int packed_rows, int shared_max) {
+  return mma_choice<MmaMode::kWindow>(blocks, packed_rows, shared_max);
+}
+
+}  // namespace tensorfold::ops::cuda

@@ -1,0 +1,297 @@
+// The first launch of the Gated DeltaNet mixer: whatever of a row does not depend on the state. A warp takes one head of q, k
+// or v (or 32 heads' gates) of one row after the other; rows are independent, so chunks of them lie side by side.
+#include <algorithm>
+
+#include "ops/cuda/gated_delta.cuh"
+
+namespace tensorfold::ops::cuda::delta {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kReplayWarpsMax = 16;  // of one lane's replayed rows, a head
+
+struct PrepareShape {
+  std::int32_t row_chunk;    // consecutive rows of the pass that one warp takes
+  std::int32_t row_items;    // chunks
+  std::int32_t replay_parts; // warps that share a lane's replayed rows
+};
+
+/// One row on its way: where it stands in its lane's sequence, and where its results go.
+struct RowPlace {
+  int lane_index;  // -1: none
+  int at;
+  std::int64_t working;
+};
+
+/// The rows of a warp, one after the other.
+class RowCursor {
+ public:
+  __device__ RowCursor(const Params& p, const PrepareShape& shape) : p_(p) {
+    const int item = static_cast<int>(blockIdx.x);
+    if (item < shape.row_items) {
+      next_ = item * shape.row_chunk;
+      end_ = min(next_ + shape.row_chunk, p.row_count);
+      step_ = 1;
+      replayed_lane_ = -1;
+    } else {
+      replayed_lane_ = (item - shape.row_items) / shape.replay_parts;
+      next_ = (item - shape.row_items) % shape.replay_parts;
+      end_ = pass_lanes(p.lanes)[replayed_lane_].replay_count;
+      step_ = shape.replay_parts;
+    }
+  }
+  /// False: there are no more.
+  __device__ bool take(RowPlace& place) {
+    while (next_ < end_) {
+      const int index = next_;
+      next_ += step_;
+      place.lane_index = replayed_lane_ >= 0 ? replayed_lane_ : pass_row_lane(p_.lanes)[index];
+      if (place.lane_index < 0) continue;  // padding
+      const DeviceLane& lane = pass_lanes(p_.lanes)[place.lane_index];
+      place.at = replayed_lane_ >= 0 ? index : lane.replay_count + index - lane.first_row;
+      place.working = working_row(p_, lane, place.lane_index, place.at);
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  const Params& p_;
+  int next_, end_, step_, replayed_lane_;
+};
+
+/// A head of the convolution's channels.
+struct Head {
+  enum Kind { kQuery, kKey, kValue } kind;
+  int index;          // among the heads of its kind
+  int first_channel;
+  int width;
+};
+
+__device__ Head head_of(const Params& p, int unit) {
+  const GatedDeltaGeometry& g = p.geometry;
+  if (unit < g.k_heads) return {Head::kQuery, unit, unit * g.k_dim, g.k_dim};
+  if (unit < 2 * g.k_heads) return {Head::kKey, unit - g.k_heads, unit * g.k_dim, g.k_dim};
+  const int head = unit - 2 * g.k_heads;
+  return {Head::kValue, head, 2 * g.k_heads * g.k_dim + head * g.v_dim, g.v_dim};
+}
+
+/// Weights of four channels; taps that the kernel lacks are zeros in front.
+template <int kTaps>
+struct TapWeights {
+  float tap[4][kTaps];
+  __device__ __forceinline__ void load(const Params& p, const Head& head, int first) {
+    const int taps = p.geometry.conv_kernel;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* weights = p.conv_weight + static_cast<std::int64_t>(head.first_channel + first + i) * taps;
+      const bool inside = first + i < head.width;
+#pragma unroll
+      for (int j = 0; j < kTaps; ++j) {
+        const int from = j - (kTaps - taps);
+        tap[i][j] = inside && from >= 0 ? weights[from] : 0.0f;
+      }
+    }
+  }
+};
+
+template <int kTaps>
+__device__ __forceinline__ float4 convolve(const TapWeights<kTaps>& weights, const float4 (&x)[kTaps]) {
+  float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+  for (int j = 0; j < kTaps; ++j) {
+    sum.x = __fmaf_rn(weights.tap[0][j], x[j].x, sum.x);
+    sum.y = __fmaf_rn(weights.tap[1][j], x[j].y, sum.y);
+    sum.z = __fmaf_rn(weights.tap[2][j], x[j].z, sum.z);
+    sum.w = __fmaf_rn(weights.tap[3][j], x[j].w, sum.w);
+  }
+  return {silu(sum.x), silu(sum.y), silu(sum.z), silu(sum.w)};
+}
+
+__device__ __forceinline__ float4 scaled(const float4& x, float factor) {
+  return {__fmul_rn(x.x, factor), __fmul_rn(x.y, factor), __fmul_rn(x.z, factor), __fmul_rn(x.w, factor)};
+}
+
+template <int kBlocks>
+__device__ __forceinline__ void store_head(const Params& p, const Head& head, std::int64_t working,
+                                           float4 (&y)[kBlocks], int thread) {
+  if (head.kind == Head::kValue) {
+    float* row = p.values + (working * p.geometry.v_heads + head.index) * p.v_padded();
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const int first = block * 128 + 4 * thread;
+      if (first < p.v_padded()) *reinterpret_cast<float4*>(row + first) = y[block];
+    }
+    return;
+  }
+  float sum = 0.0f;
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) sum = add_squares(sum, y[block]);
+  const float inverse = inverse_root(__fadd_rn(add_warp(sum), 1e-6f));
+  const int which = head.kind == Head::kKey;
+  std::uint16_t* row = p.keys + ((working * p.geometry.k_heads + head.index) * 2 + which) * p.k_padded();
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) {
+    float4 value = scaled(y[block], inverse);
+    if (head.kind == Head::kQuery) value = scaled(value, p.query_scale);
+    const int first = block * 128 + 4 * thread;
+    if (first < p.k_padded()) {
+      *reinterpret_cast<uint2*>(row + first) = {bf16_pair(value.x, value.y), bf16_pair(value.z, value.w)};
+    }
+  }
+}
+
+/// Four consecutive rows of a chain at a time: their inputs are on their way together, and a row is read once for all taps.
+template <int kTaps>
+__device__ void prepare_chain(const Params& p, const Head& head, const TapWeights<kTaps>& weights, const DeviceLane& lane,
+                              int lane_index, int first, int count, int thread) {
+  constexpr int kBatch = 4;
+  const float* slot = slot_of(p, lane);
+  const auto load = [&](int at) {
+    if (at < -p.tail_rows) return float4{0.0f, 0.0f, 0.0f, 0.0f};
+    return load_four(input_row(p, lane, slot, at) + head.first_channel, 4 * thread, head.width, p.vectors);
+  };
+  float4 x[kTaps - 1 + kBatch];
+#pragma unroll
+  for (int j = 0; j < kTaps - 1; ++j) x[j] = load(first - (kTaps - 1) + j);
+  for (int done = 0; done < count; done += kBatch) {
+    const int left = count - done;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (i < left) x[kTaps - 1 + i] = load(first + done + i);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (i >= left) break;
+      float4 taps[kTaps];
+#pragma unroll
+      for (int j = 0; j < kTaps; ++j) taps[j] = x[i + j];
+      float4 y[1] = {convolve(weights, taps)};
+      store_head(p, head, working_row(p, lane, lane_index, first + done + i), y, thread);
+    }
+#pragma unroll
+    for (int j = 0; j < kTaps - 1; ++j) x[j] = x[j + kBatch];
+  }
+}
+
+/// Whether a chunk's rows are all of one chain; then its part of the lane's sequence.
+__device__ bool is_chain(const Params& p, const PrepareShape& shape, int& lane_index, int& first, int& count) {
+  const int row = static_cast<int>(blockIdx.x) * shape.row_chunk;
+  if (shape.row_chunk == 1 || static_cast<int>(blockIdx.x) >= shape.row_items) return false;
+  lane_index = pass_row_lane(p.lanes)[row];
+  if (lane_index < 0) return false;
+  const DeviceLane& lane = pass_lanes(p.lanes)[lane_index];
+  count = min(shape.row_chunk, p.row_count - row);
+  first = lane.replay_count + row - lane.first_row;
+  return lane.parents < 0 && row + count <= lane.first_row + lane.row_count;
+}
+
+template <int kTaps, int kBlocks>
+__device__ void prepare_head(const Params& p, const PrepareShape& shape, int unit, int thread) {
+  const Head head = head_of(p, unit);
+  TapWeights<kTaps> weights[kBlocks];
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) weights[block].load(p, head, block * 128 + 4 * thread);
+  if constexpr (kBlocks == 1) {
+    int lane_index, first, count;
+    if (is_chain(p, shape, lane_index, first, count)) {
+      wait_for_previous();
+      return prepare_chain(p, head, weights[0], pass_lanes(p.lanes)[lane_index], lane_index, first, count, thread);
+    }
+  }
+  RowCursor rows(p, shape);
+  RowPlace place;
+  bool waited = false;
+  while (rows.take(place)) {
+    const DeviceLane& lane = pass_lanes(p.lanes)[place.lane_index];
+    const float* slot = slot_of(p, lane);
+    const float* inputs[kTaps];
+    bool of_this_pass[kTaps];
+#pragma unroll
+    for (int j = kTaps - 1, at = place.at; j >= 0; --j) {
+      const bool exists = j >= kTaps - p.geometry.conv_kernel;
+      inputs[j] = exists ? input_row(p, lane, slot, at) + head.first_channel : nullptr;
+      of_this_pass[j] = at >= lane.replay_count;
+      if (exists) at = row_before(p, lane, at);
+    }
+    float4 x[kBlocks][kTaps];
+    const auto load = [&](bool of_pass) {
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+        for (int j = 0; j < kTaps; ++j) {
+          if (inputs[j] == nullptr) {
+            x[block][j] = {0.0f, 0.0f, 0.0f, 0.0f};
+          } else if (of_this_pass[j] == of_pass) {
+            x[block][j] = load_four(inputs[j], block * 128 + 4 * thread, head.width, p.vectors);
+          }
+        }
+      }
+    };
+    load(false);
+    if (!waited) wait_for_previous();
+    waited = true;
+    load(true);
+    float4 y[kBlocks];
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) y[block] = convolve(weights[block], x[block]);
+    store_head(p, head, place.working, y, thread);
+  }
+  if (!waited) wait_for_previous();
+}
+
+__device__ void prepare_gates(const Params& p, const PrepareShape& shape, int head) {
+  const int v_heads = p.geometry.v_heads;
+  wait_for_previous();
+  if (head >= v_heads) return;
+  const float decay = p.decay[head], bias = p.dt_bias[head];
+  RowCursor rows(p, shape);
+  RowPlace place;
+  while (rows.take(place)) {
+    const DeviceLane& lane = pass_lanes(p.lanes)[place.lane_index];
+    const float* input = input_row(p, lane, slot_of(p, lane), place.at);
+    const bool is_replay = place.at < lane.replay_count;
+    const float b = is_replay ? input[p.channels + head] : input[p.b_offset - p.qkv_offset + head];
+    const float a = is_replay ? input[p.channels + v_heads + head] : input[p.a_offset - p.qkv_offset + head];
+    const float growth = exponential(__fmul_rn(decay, softplus(__fadd_rn(a, bias))));
+    p.gates[place.working * v_heads + head] = {growth, sigmoid(b)};
+  }
+}
+
+template <int kTaps, int kBlocks>
+__global__ void __launch_bounds__(kWarps * 32) prepare_rows(
+    const __grid_constant__ Params p, const __grid_constant__ PrepareShape shape) {
+  allow_next();
+  const int unit = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  const int thread = static_cast<int>(threadIdx.x) % 32;
+  const int heads = 2 * p.geometry.k_heads + p.geometry.v_heads;
+  if (unit < heads) {
+    prepare_head<kTaps, kBlocks>(p, shape, unit, thread);
+  } else {
+    prepare_gates(p, shape, (unit - heads) * 32 + thread);
+  }
+}
+
+}  // namespace
+
+void prepare(CudaContext& context, const Params& p) {
+  PrepareShape shape = {};
+  shape.row_chunk = p.row_count <= 128 ? 1 : 16;
+  shape.row_items = (p.row_count + shape.row_chunk - 1) / shape.row_chunk;
+  shape.replay_parts = kReplayWarpsMax;
+  while (shape.replay_parts > 1 && (shape.replay_parts > p.replay_capacity || shape.replay_parts * p.lane_count > 64)) {
+    shape.replay_parts /= 2;
+  }
+  const int units = 2 * p.geometry.k_heads + p.geometry.v_heads + (p.geometry.v_heads + 31) / 32;
+  LaunchShape launch_shape;
+  launch_shape.grid = dim3(static_cast<unsigned>(shape.row_items + p.lane_count * shape.replay_parts),
+                           static_cast<unsigned>((units + kWarps - 1) / kWarps));
+  launch_shape.block = kWarps * 32;
+  const bool wide = std::max(p.k_padded(), p.v_padded()) > 128;
+  const bool long_kernel = p.geometry.conv_kernel > 4;
+  const auto kernel = wide ? (long_kernel ? prepare_rows<8, 2> : prepare_rows<4, 2>)
+                           : (long_kernel ? prepare_rows<8, 1> : prepare_rows<4, 1>);
+  launch(context, "the convolution of a Gated DeltaNet layer", kernel, launch_shape, p, shape);
+}
+
+}  // namespace tensorfold::ops::cuda::delta

@@ -1,0 +1,431 @@
+// From a packed block (packed_linear.h) to the A fragments of mma.m16n8k16 and wgmma, in registers. Every kernel that reads
+// weights goes through here, so that a weight has the same bits wherever it is used; how codes are taken apart is known
+// here and in the packer alone.
+//
+// A block is read by halves of 64 columns (four k16 steps), so that few registers are live at once:
+//
+//     visit_format(part, [&]<typename F>() { launch(context, "...", kernel<F>, shape, part, ...); });        // host
+//
+//     const HalfCodes<F> codes = load_codes<F>(SharedBlock{address}, half, lane);                            // device
+//     const HalfScales<F> scales = load_scales<F>(SharedBlock{address}, part, half, lane);
+//     std::uint32_t a[4];
+//     fragment<F, 0>(codes, scales, a);   // k = 64 · half .. + 15 of the block; steps 1, 2, 3 alike
+//
+// How codes become numbers:
+//   bf16 scales   Two codes, masked out of a word, *are* a pair of bf16 numbers in units of 2^-130 or 2^-133 (subnormal; a
+//                 byte with its top bit set is the first binade, where the scale goes on). With scale · 2^130 stored, one
+//                 fma.rn.bf16x2 gives bf16(q·scale + bias), rounded once; with scale · 2^3, the pair is multiplied by 2^127
+//                 first (exact).
+//   other scales  A code, masked where it lies in a word and given an exponent, is 2^(23 - b) + q, b being its lowest bit.
+//                 The subtraction is exact; fma in fp32 and cvt.rn.bf16x2 follow. (q − zero) · scale is
+//                 fma(q, scale, −zero·scale): equal, but for the sign of a zero, which no sum that starts at +0 shows.
+#pragma once
+
+#if defined(__CUDACC__)
+#include <cuda_fp16.h>
+#endif
+
+#include <cstdint>
+#include <type_traits>
+
+#include "base/assert.h"
+#include "ops/cuda/linear/packed_linear.h"
+
+namespace tensorfold::ops::cuda {
+
+enum class WeightArithmetic {
+  kValues,  // bf16 as stored
+  kBf16,    // one fma in bf16
+  kFloat,   // fma in fp32, rounded to bf16
+};
+
+/// What kernels are instantiated for. kScaleSets: scales of a row in half a block, 1 (groups of 64), 2 (of 32 and more) or 4
+/// (of 16). Everything else about a part is read at run time.
+template <int bits, WeightArithmetic arithmetic, int scale_sets, bool small_scales>
+struct PackedFormat {
+  static constexpr int kBits = bits;
+  static constexpr WeightArithmetic kArithmetic = arithmetic;
+  static constexpr int kScaleSets = scale_sets;
+  static constexpr bool kSmallScales = small_scales;
+  static constexpr bool kNibbles = bits <= 4;               // a step's codes as one word of nibbles, else two of bytes
+  static constexpr int kWordsPerHalf = bits;                // registers of HalfCodes
+};
+
+/// Calls `visit.template operator()<F>()` with the format of `part`.
+template <typename Visitor>
+void visit_format(const PackedPart& part, Visitor&& visit) {
+  using enum WeightArithmetic;
+  if (part.bits == 16) return visit.template operator()<PackedFormat<16, kValues, 1, false>>();
+  if (part.scale_kind == ScaleKind::kScale) {
+    TF_ASSERT(part.bits == 6);
+    return visit.template operator()<PackedFormat<6, kFloat, 4, false>>();
+  }
+  if (part.scale_kind == ScaleKind::kBf16Pair) {
+    if (part.small_scales) {
+      TF_ASSERT(part.bits == 4 && part.group_size == 64);
+      return visit.template operator()<PackedFormat<4, kBf16, 1, true>>();
+    }
+    switch (part.bits) {
+      case 2:
+        return visit.template operator()<PackedFormat<2, kBf16, 2, false>>();
+      case 3:
+        return visit.template operator()<PackedFormat<3, kBf16, 2, false>>();
+      case 4:
+        return visit.template operator()<PackedFormat<4, kBf16, 2, false>>();
+      case 5:
+        return visit.template operator()<PackedFormat<5, kBf16, 2, false>>();
+      case 6:
+        return visit.template operator()<PackedFormat<6, kBf16, 2, false>>();
+      default:
+        TF_ASSERT(part.bits == 8);
+        return visit.template operator()<PackedFormat<8, kBf16, 2, false>>();
+    }
+  }
+  switch (part.bits) {
+    case 2:
+      return visit.template operator()<PackedFormat<2, kFloat, 2, false>>();
+    case 3:
+      return visit.template operator()<PackedFormat<3, kFloat, 2, false>>();
+    case 4:
+      return visit.template operator()<PackedFormat<4, kFloat, 2, false>>();
+    case 5:
+      return visit.template operator()<PackedFormat<5, kFloat, 2, false>>();
+    case 6:
+      return visit.template operator()<PackedFormat<6, kFloat, 2, false>>();
+    default:
+      TF_ASSERT(part.bits == 8);
+      return visit.template operator()<PackedFormat<8, kFloat, 2, false>>();
+  }
+}
+
+#if defined(__CUDACC__)
+
+// --- where a block lies ----------------------------------------------------------------------------------------------
+
+/// In shared memory, by its 32-bit address. The loads are ordered by barriers alone (volatile, with a memory clobber).
+struct SharedBlock {
+  std::uint32_t address;
+  __device__ __forceinline__ std::uint32_t load1(int offset) const {
+    std::uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address + offset) : "memory");
+    return v;
+  }
+  __device__ __forceinline__ uint2 load2(int offset) const {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address + offset) : "memory");
+    return v;
+  }
+  __device__ __forceinline__ uint4 load4(int offset) const {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address + offset)
+                 : "memory");
+    return v;
+  }
+};
+
+/// In global memory that nothing writes.
+struct GlobalBlock {
+  const std::uint8_t* data;
+  __device__ __forceinline__ std::uint32_t load1(int offset) const {
+    return __ldg(reinterpret_cast<const std::uint32_t*>(data + offset));
+  }
+  __device__ __forceinline__ uint2 load2(int offset) const {
+    return __ldg(reinterpret_cast<const uint2*>(data + offset));
+  }
+  __device__ __forceinline__ uint4 load4(int offset) const {
+    return __ldg(reinterpret_cast<const uint4*>(data + offset));
+  }
+};
+
+// --- codes -----------------------------------------------------------------------------------------------------------
+
+/// One lane's codes of half a block, plane after plane.
+template <typename F>
+struct HalfCodes {
+  std::uint32_t words[F::kWordsPerHalf];
+};
+
+namespace detail {
+
+// The lane's words of one plane of width `width`, from `words` on.
+template <int width, typename Block>
+__device__ __forceinline__ void load_plane(Block block, int offset, int half, int lane, std::uint32_t* words) {
+  offset += half * (128 * width);
+  if constexpr (width == 1) {
+    words[0] = block.load1(offset + lane * 4);
+  } else if constexpr (width == 2) {
+    const uint2 v = block.load2(offset + lane * 8);
+    words[0] = v.x, words[1] = v.y;
+  } else {
+#pragma unroll
+    for (int run = 0; run < width / 4; ++run) {
+      const uint4 v = block.load4(offset + run * 512 + lane * 16);
+      words[4 * run] = v.x, words[4 * run + 1] = v.y, words[4 * run + 2] = v.z, words[4 * run + 3] = v.w;
+    }
+  }
+}
+
+}  // namespace detail
+
+template <typename F, typename Block>
+__device__ __forceinline__ HalfCodes<F> load_codes(Block block, int half, int lane) {
+  HalfCodes<F> codes;
+  constexpr int kFirst = F::kBits == 3 ? 2 : F::kBits == 5 || F::kBits == 6 ? 4 : F::kBits;
+  detail::load_plane<kFirst>(block, 0, half, lane, codes.words);
+  if constexpr (kFirst != F::kBits) {
+    detail::load_plane<F::kBits - kFirst>(block, 256 * kFirst, half, lane, codes.words + kFirst);
+  }
+  return codes;
+}
+
+// --- scales ----------------------------------------------------------------------------------------------------------
+
+/// Scales and biases of the lane's rows g (index 0) and g + 8 (index 1) in half a block; bf16 ones twice in a word.
+template <typename F>
+struct HalfScales {
+  static constexpr bool kWithBias = F::kScaleSets != 4;  // with four sets the bias is −32 · scale
+  using Value = std::conditional_t<F::kArithmetic == WeightArithmetic::kBf16, std::uint32_t, float>;
+  Value scale[F::kScaleSets][2];
+  Value bias[kWithBias ? F::kScaleSets : 1][2];
+};
+
+namespace detail {
+
+__device__ __forceinline__ float half_to_float(std::uint32_t bits) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+}
+
+// Byte `index` of `word` as a number: 2^23 + byte has it in its last mantissa bits.
+__device__ __forceinline__ float byte_to_float(std::uint32_t word, int index) {
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7540 + index)) - 8388608.0f;
+}
+
+// (scale, bias) of row g and of row g + 8, as two words.
+template <typename F>
+__device__ __forceinline__ void set_bf16_pair(HalfScales<F>& scales, int set, uint2 rows) {
+  scales.scale[set][0] = __byte_perm(rows.x, 0, 0x1010);
+  scales.bias[set][0] = __byte_perm(rows.x, 0, 0x3232);
+  scales.scale[set][1] = __byte_perm(rows.y, 0, 0x1010);
+  scales.bias[set][1] = __byte_perm(rows.y, 0, 0x3232);
+}
+
+template <typename F>
+__device__ __forceinline__ void set_pair(HalfScales<F>& scales, int set, int row, float scale, float bias) {
+  scales.scale[set][row] = scale;
+  scales.bias[set][row] = bias;
+}
+
+// Bytes of one group's (row g, row g + 8) in the scale area.
+__device__ __forceinline__ int group_scale_bytes(ScaleKind kind) {
+  return kind == ScaleKind::kFloatPair ? 16 : kind == ScaleKind::kHalf || kind == ScaleKind::kScaleMin ? 4 : 8;
+}
+
+template <typename F, typename Block>
+__device__ __forceinline__ void load_float_scales(Block block, const PackedPart& part, int half, int g,
+                                                  HalfScales<F>& scales) {
+  const ScaleKind kind = part.scale_kind;
+  const int group_bytes = group_scale_bytes(kind);
+  const int at = 256 * F::kBits + g * ((kBlockColumns >> part.group_shift) * group_bytes);
+  int places[2];
+#pragma unroll
+  for (int set = 0; set < 2; ++set) places[set] = at + ((64 * half + 32 * set) >> part.group_shift) * group_bytes;
+  if (kind == ScaleKind::kHalfPair) {
+#pragma unroll
+    for (int set = 0; set < 2; ++set) {
+      const uint2 rows = block.load2(places[set]);
+      set_pair(scales, set, 0, half_to_float(rows.x & 0xffff), half_to_float(rows.x >> 16));
+      set_pair(scales, set, 1, half_to_float(rows.y & 0xffff), half_to_float(rows.y >> 16));
+    }
+  } else if (kind == ScaleKind::kScaleMin) {
+    const uint2 blocks = block.load2(256 * F::kBits + 128 + g * 8);
+    const float d[2] = {half_to_float(blocks.x & 0xffff), half_to_float(blocks.y & 0xffff)};
+    const float d_minimum[2] = {-half_to_float(blocks.x >> 16), -half_to_float(blocks.y >> 16)};
+#pragma unroll
+    for (int set = 0; set < 2; ++set) {
+      const std::uint32_t bytes = block.load1(places[set]);
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        set_pair(scales, set, row, d[row] * byte_to_float(bytes, 2 * row),
+                 d_minimum[row] * byte_to_float(bytes, 2 * row + 1));
+      }
+    }
+  } else if (kind == ScaleKind::kHalf) {
+    const float zero = static_cast<float>(-part.zero_point);
+#pragma unroll
+    for (int set = 0; set < 2; ++set) {
+      const std::uint32_t rows = block.load1(places[set]);
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float scale = half_to_float(row == 0 ? rows & 0xffff : rows >> 16);
+        set_pair(scales, set, row, scale, zero * scale);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int set = 0; set < 2; ++set) {
+      const uint4 rows = block.load4(places[set]);
+      set_pair(scales, set, 0, __uint_as_float(rows.x), __uint_as_float(rows.y));
+      set_pair(scales, set, 1, __uint_as_float(rows.z), __uint_as_float(rows.w));
+    }
+  }
+}
+
+}  // namespace detail
+
+template <typename F, typename Block>
+__device__ __forceinline__ HalfScales<F> load_scales(Block block, const PackedPart& part, int half, int lane) {
+  if constexpr (F::kArithmetic == WeightArithmetic::kValues) return {};
+  HalfScales<F> scales;
+  const int g = lane >> 2;
+  if constexpr (F::kArithmetic == WeightArithmetic::kBf16 && F::kScaleSets == 1) {
+    detail::set_bf16_pair(scales, 0, block.load2(256 * F::kBits + g * 16 + half * 8));
+  } else if constexpr (F::kArithmetic == WeightArithmetic::kBf16) {
+    const int at = 256 * F::kBits + g * (1024 >> part.group_shift);
+#pragma unroll
+    for (int set = 0; set < F::kScaleSets; ++set) {
+      const int column = 64 * half + 32 * set;
+      detail::set_bf16_pair(scales, set, block.load2(at + (column >> part.group_shift) * 8));
+    }
+  } else if constexpr (F::kArithmetic == WeightArithmetic::kFloat && F::kScaleSets == 4) {
+    const uint2 bytes = block.load2(256 * F::kBits + g * 16 + half * 8);
+    const std::uint32_t d = block.load1(256 * F::kBits + 128 + g * 4);
+#pragma unroll
+    for (int set = 0; set < 4; ++set) {
+      // Signed bytes: flipping the top bit adds 128.
+      const std::uint32_t word = (set < 2 ? bytes.x : bytes.y) ^ 0x80808080u;
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float scale = detail::byte_to_float(word, set % 2 * 2 + row) - 128.0f;
+        scales.scale[set][row] = detail::half_to_float(row == 0 ? d & 0xffff : d >> 16) * scale;
+      }
+    }
+  } else {
+    detail::load_float_scales(block, part, half, g, scales);
+  }
+  return scales;
+}
+
+// --- fragments -------------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+__device__ __forceinline__ std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
+__device__ __forceinline__ std::uint32_t to_bf16x2(float low, float high) {
+  std::uint32_t d;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+  return d;
+}
+
+template <int amount>
+__device__ __forceinline__ std::uint32_t rotate_left(std::uint32_t word) {
+  constexpr int kAmount = amount & 31;
+  return kAmount == 0 ? word : __funnelshift_l(word, word, kAmount);
+}
+
+// A step's codes of up to four bits as eight nibbles, rotated left by 3: nibble p the even k of register p, 4 + p the odd.
+template <typename F, int step>
+__device__ __forceinline__ std::uint32_t nibble_word(const HalfCodes<F>& codes) {
+  if constexpr (F::kBits == 4) {
+    return codes.words[step];
+  } else {
+    const std::uint32_t low = rotate_left<-2 * (step % 2)>(codes.words[step / 2]);
+    if constexpr (F::kBits == 2) return low;
+    return (low & 0x99999999u) | (rotate_left<2 - step>(codes.words[2]) & 0x22222222u);
+  }
+}
+
+// A step's wider codes as bytes (even k of `first`, of first + 2, odd k of `first`, of first + 2), `first` being register 0
+// or 1.
+template <typename F, int step, int first>
+__device__ __forceinline__ std::uint32_t byte_word(const HalfCodes<F>& codes) {
+  if constexpr (F::kBits == 8) {
+    return codes.words[2 * step + first];
+  } else {
+    const std::uint32_t low = codes.words[step] >> (4 * first);
+    const std::uint32_t high = F::kBits == 5 ? rotate_left<4 - 4 * first - step>(codes.words[4])
+                                             : rotate_left<4 - 4 * first - 2 * (step % 2)>(codes.words[4 + step / 2]);
+    constexpr std::uint32_t kHigh = F::kBits == 5 ? 0x10101010u : 0x30303030u;
+    return (low & 0x0f0f0f0fu) | (high & kHigh);
+  }
+}
+
+// Two codes of register p as they are: bf16 numbers in units of 2^-130 or 2^-133.
+template <typename F, int step, int p>
+__device__ __forceinline__ std::uint32_t code_pair(const HalfCodes<F>& codes) {
+  constexpr std::uint32_t kField = (1u << F::kBits) - 1;
+  if constexpr (F::kNibbles) {
+    return rotate_left<-4 * p>(nibble_word<F, step>(codes)) & (kField * 0x00080008u);
+  } else {
+    return (byte_word<F, step, p % 2>(codes) >> (p / 2 * 8)) & (kField * 0x00010001u);
+  }
+}
+
+// The code that begins at bit `bit` of `word`.
+template <typename F, int bit>
+__device__ __forceinline__ float code_at(std::uint32_t word) {
+  constexpr std::uint32_t kMask = ((1u << F::kBits) - 1) << bit;
+  constexpr std::uint32_t kExponent = static_cast<std::uint32_t>(150 - bit) << 23;
+  static_assert(bit + F::kBits <= 23);
+  std::uint32_t number;  // (word & kMask) | kExponent; the compiler makes two instructions of it
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(number) : "r"(word), "r"(kMask), "r"(kExponent));
+  return __uint_as_float(number) - static_cast<float>(1 << (23 - bit));
+}
+
+// The even and the odd k's code of register p.
+template <typename F, int step, int p>
+__device__ __forceinline__ float2 code_floats(const HalfCodes<F>& codes) {
+  if constexpr (F::kNibbles) {
+    const std::uint32_t word = nibble_word<F, step>(codes);
+    return {code_at<F, 3 + 4 * p>(word), code_at<F, 3 + 4 * p>(rotate_left<16>(word))};
+  } else {
+    const std::uint32_t word = byte_word<F, step, p % 2>(codes);
+    return {code_at<F, p / 2 * 8>(word), code_at<F, p / 2 * 8>(word >> 16)};
+  }
+}
+
+template <typename F, int step, int p>
+__device__ __forceinline__ std::uint32_t fragment_register(const HalfCodes<F>& codes, const HalfScales<F>& scales) {
+  constexpr int kSet = step * F::kScaleSets / 4;
+  constexpr int kRow = p % 2;
+  if constexpr (F::kArithmetic == WeightArithmetic::kValues) {
+    return codes.words[4 * step + p];
+  } else if constexpr (F::kArithmetic == WeightArithmetic::kBf16) {
+    std::uint32_t pair = code_pair<F, step, p>(codes);
+    if constexpr (!F::kSmallScales) pair = fma_bf16x2(pair, 0x7f007f00u, 0x80008000u);  // · 2^127 + −0
+    return fma_bf16x2(pair, scales.scale[kSet][kRow], scales.bias[kSet][kRow]);
+  } else {
+    const float2 q = code_floats<F, step, p>(codes);
+    const float scale = scales.scale[kSet][kRow];
+    float bias;
+    if constexpr (HalfScales<F>::kWithBias) {
+      bias = scales.bias[kSet][kRow];
+    } else {
+      bias = -32.0f * scale;
+    }
+    return to_bf16x2(__fmaf_rn(q.x, scale, bias), __fmaf_rn(q.y, scale, bias));
+  }
+}
+
+}  // namespace detail
+
+/// The lane's A fragment of step `step` (0..3) of the half.
+template <typename F, int step>
+__device__ __forceinline__ void fragment(const HalfCodes<F>& codes, const HalfScales<F>& scales,
+                                         std::uint32_t (&a)[4]) {
+  static_assert(step >= 0 && step < 4);
+  a[0] = detail::fragment_register<F, step, 0>(codes, scales);
+  a[1] = detail::fragment_register<F, step, 1>(codes, scales);
+  a[2] = detail::fragment_register<F, step, 2>(codes, scales);
+  a[3] = detail::fragment_register<F, step, 3>(codes, scales);
+}
+
+#endif  // __CUDACC__
+
+}  // namespace tensorfold::ops::cuda

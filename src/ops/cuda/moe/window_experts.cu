@@ -1,0 +1,119 @@
+// See window_experts.h: which layers fit, and the shape of the launch.
+#include "ops/cuda/moe/window_experts.cuh"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace tensorfold::ops::cuda::experts {
+namespace {
+
+constexpr int kDeepStages = 6;      // of a ring, where blocks are small
+constexpr int kShallowStages = 3;
+
+int stages_of(const PackedPart& part) {
+  return part.bits <= 4 ? kDeepStages : kShallowStages;
+}
+
+std::int32_t partial_bytes(std::int32_t warps_per_tile) {
+  const std::int32_t sums = kWindowWarps / warps_per_tile * 2 * kSegmentsMax * 512;
+  const std::int32_t masks = (kWindowExpertsRoutedMax + kWindowWarps) * 4;
+  return std::max(warps_per_tile > 1 ? sums : 0, masks);
+}
+
+/// How the launch is cut, and its shared memory; the second is what is returned.
+std::int32_t plan_launch(const CudaContext& context, const PackedPart& gate_up, const PackedPart& down,
+                         const RoutingInputs& routing, WindowLaunch& launch) {
+  const std::int32_t slots = routing.rows * routing.top_k;
+  launch.routes = window_experts_route(routing);
+  launch.block_bytes = std::max(launch.gate_up ? gate_up.block_bytes : 0, launch.down ? down.block_bytes : 0);
+  const std::int32_t tiles_per_cta = slots * gate_up.tiles / context.facts().sm_count;
+  launch.warps_per_tile = tiles_per_cta <= 2 ? 8 : 4;
+  // Few slots leave warps idle in down, unless several share a slot.
+  launch.unit_segments = kSegmentsMax;
+  if (down.segment_tree != 0) {
+    while (launch.unit_segments > 1 && slots * ((down.segments + launch.unit_segments - 1) / launch.unit_segments) < kWindowWarps) {
+      launch.unit_segments /= 2;
+    }
+  }
+  const std::int32_t units = (down.segments + launch.unit_segments - 1) / launch.unit_segments;
+  std::int32_t bytes = std::max(launch.gate_up ? gate_up.k_blocks * 2 * 2048 : 0,
+                                launch.down ? units * slots * kTileRows * 4 : 0);
+  const auto take = [&bytes](std::int32_t size) {
+    const std::int32_t place = (bytes + 15) / 16 * 16;
+    bytes = place + size;
+    return place;
+  };
+  launch.ring = take(kWindowWarps * stages_of(launch.gate_up ? gate_up : down) * launch.block_bytes);
+  launch.partials = take(partial_bytes(launch.warps_per_tile));
+  launch.items = take(static_cast<std::int32_t>(item_capacity(slots, routing.experts, kWindowItemRows)) * 4);
+  launch.slots = take(slots * 2);
+  if (launch.routes) {
+    launch.chosen = take(slots * 4);
+    launch.weights = take(slots * 4);
+  }
+  launch.barriers = take(16);
+  return bytes;
+}
+
+template <typename F>
+void launch_format(CudaContext& context, const WindowExperts& experts, const WindowLaunch& launch_facts,
+                   std::int32_t shared_bytes) {
+  if constexpr (F::kBits <= 8) {
+    LaunchShape shape;
+    shape.grid = static_cast<unsigned>(context.facts().sm_count);
+    shape.block = kWindowThreads;
+    shape.shared_bytes = static_cast<std::size_t>(shared_bytes);
+    constexpr int kStages = F::kBits <= 4 ? kDeepStages : kShallowStages;
+    launch(context, "running a window's experts", window_experts<F, kStages>, shape, experts, launch_facts);
+  }
+}
+
+bool same_format(const PackedPart& a, const PackedPart& b) {
+  return a.bits == b.bits && a.scale_kind == b.scale_kind && a.small_scales == b.small_scales &&
+         (a.group_size >= 64) == (b.group_size >= 64);
+}
+
+}  // namespace
+
+bool window_experts_route(const RoutingInputs& routing) {
+  return routing.rows <= kWindowRoutedRowsMax && routing.experts <= kWindowExpertsRoutedMax;
+}
+
+bool window_experts_fit(const CudaContext& context, const PackedPart& gate_up, const PackedPart& down,
+                        const RoutingInputs& routing) {
+  const std::int64_t slots = static_cast<std::int64_t>(routing.rows) * routing.top_k;
+  if (slots > kWindowSlotsMax || routing.top_k > kTopKMax || routing.experts > 65535) return false;
+  if (gate_up.paired_halves == 0 || gate_up.columns % 8 != 0 || gate_up.bits > 8 || down.bits > 8) return false;
+  for (const bool split : {false, true}) {
+    if (split && same_format(gate_up, down)) continue;
+    if (!split && !same_format(gate_up, down)) continue;
+    for (const bool gate_up_phase : {true, false}) {
+      WindowLaunch launch;
+      launch.gate_up = !split || gate_up_phase;
+      launch.down = !split || !gate_up_phase;
+      if (plan_launch(context, gate_up, down, routing, launch) > context.facts().shared_bytes_max) return false;
+    }
+  }
+  return true;
+}
+
+void run_window_experts(CudaContext& context, const WindowExperts& experts) {
+  TF_ASSERT(window_experts_fit(context, experts.gate_up, experts.down, experts.routing));
+  const std::int64_t slots = static_cast<std::int64_t>(experts.routing.rows) * experts.routing.top_k;
+  WindowLaunch launch;
+  launch.inner = static_cast<std::uint16_t*>(context.scratch(
+      Scratch::kActivations, static_cast<std::size_t>(slots * experts.down.k_blocks * kBlockColumns * 2)));
+  launch.counters = static_cast<std::uint32_t*>(context.scratch(Scratch::kCounters, 256));
+  const bool together = same_format(experts.gate_up, experts.down);
+  for (const bool first : {true, false}) {
+    launch.gate_up = first;
+    launch.down = together || !first;
+    const std::int32_t bytes = plan_launch(context, experts.gate_up, experts.down, experts.routing, launch);
+    visit_format(first ? experts.gate_up : experts.down,
+                 [&]<typename F>() { launch_format<F>(context, experts, launch, bytes); });
+    if (together) return;
+  }
+}
+
+}  // namespace tensorfold::ops::cuda::experts

@@ -1,0 +1,722 @@
+// The kernel behind window_experts.h.
+//
+// One CTA an SM, all of them resident. Phases:
+//   plan       every CTA routes the rows and makes the same plan for itself, or reads the one that routing.cu made
+//   gate, up   the tiles of all items are dealt out in equal runs; a tile of 16 weight rows is 8 of gate and the 8 of up that
+//              belong to them, so that one thread holds both. warps_per_tile warps share a tile's segments and hand them over
+//              in shared memory; the item's rows of x lie there, too, doubly buffered
+//   barrier    of the grid. Weights keep streaming: a warp's ring already holds blocks of down
+//   down       a CTA computes 16 columns for every item, so that all that a row's residual needs ends up in its own memory
+//   combine    in slot order
+// Weights come by 16-byte copies into a ring of each warp's own: no barrier between who asks and who reads.
+//
+// `inner`, what gate and up leave for down, is in the order in which down's fragments want it: of each block of 128 columns a
+// lane's 32 (k = 16·j + 8·p + 2·t + b) are consecutive, at 32·t + 4·j + 2·p + b.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "ops/cuda/activation.cuh"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/linear/dequantise.cuh"
+#include "ops/cuda/moe/expert_instructions.cuh"
+#include "ops/cuda/moe/routing.cuh"
+#include "ops/cuda/moe/segment_sum.cuh"
+#include "ops/cuda/moe/window_experts.h"
+
+namespace tensorfold::ops::cuda::experts {
+
+constexpr int kWindowWarps = 16;
+constexpr int kWindowThreads = kWindowWarps * 32;
+constexpr int kWindowSlotsMax = 1024;
+constexpr int kWindowExpertsRoutedMax = 512;
+
+/// What the host decides for a launch; none of it enters a bit.
+struct WindowLaunch {
+  bool gate_up = true, down = true;        // phases; layers of two formats take two launches
+  bool routes = false;                     // the plan is this launch's own
+  std::int32_t warps_per_tile = 4;         // in gate, up: 1, 2, 4, 8
+  std::int32_t unit_segments = 8;          // segments of down that a warp adds: a power of two, so a subtree
+  std::int32_t block_bytes = 0;            // of a ring's stage
+  std::uint16_t* inner = nullptr;          // [slots][down.k_blocks · 128]
+  std::uint32_t* counters = nullptr;       // [2], zero
+  // Dynamic shared memory, offsets in bytes. At 0 lie the buffers of x, later down's results.
+  std::int32_t ring = 0, partials = 0, items = 0, slots = 0, chosen = 0, weights = 0, barriers = 0;
+};
+
+/// An item in a word.
+struct WindowItem {
+  std::uint32_t word;
+  __device__ static WindowItem of(int expert, int begin, int count) {
+    return {static_cast<std::uint32_t>(count | begin << 4 | expert << 16)};
+  }
+  __device__ int count() const { return static_cast<int>(word & 15u); }
+  __device__ int begin() const { return static_cast<int>(word >> 4 & 0xfffu); }
+  __device__ int expert() const { return static_cast<int>(word >> 16); }
+};
+
+/// Half-open run of tiles (of all items one after the other) that belong to this CTA.
+struct TileRun {
+  std::int32_t begin, end, tiles_per_item;
+  __device__ TileRun(int items, int tiles) : tiles_per_item(tiles) {
+    const std::int64_t all = static_cast<std::int64_t>(items) * tiles;
+    begin = static_cast<std::int32_t>(blockIdx.x * all / gridDim.x);
+    end = static_cast<std::int32_t>((blockIdx.x + 1) * all / gridDim.x);
+  }
+  __device__ bool empty() const { return begin == end; }
+  __device__ int first_item() const { return begin / tiles_per_item; }
+  __device__ int end_item() const { return empty() ? first_item() : (end - 1) / tiles_per_item + 1; }
+  __device__ int first_tile(int item) const { return max(begin - item * tiles_per_item, 0); }
+  __device__ int end_tile(int item) const { return min(end - item * tiles_per_item, tiles_per_item); }
+};
+
+/// One warp's blocks in the order in which it multiplies them: of its tiles of gate and up, then of its units of down. The
+/// warp asks for them some stages ahead of using them.
+class BlockCursor {
+ public:
+  __device__ BlockCursor(const WindowExperts& e, const WindowLaunch& launch, const WindowItem* items, int item_count,
+                         const TileRun& run, int warp)
+      : e_(e), launch_(launch), items_(items), item_count_(item_count), run_(run) {
+    const int place = warp % launch.warps_per_tile;
+    tile_slots_ = kWindowWarps / launch.warps_per_tile;
+    slot_ = warp / launch.warps_per_tile;
+    const int first = place * e.gate_up.segments / launch.warps_per_tile;
+    const int end = (place + 1) * e.gate_up.segments / launch.warps_per_tile;
+    first_block_ = first * e.gate_up.segment_blocks;
+    blocks_ = min(end * e.gate_up.segment_blocks, e.gate_up.k_blocks) - first_block_;
+    item_ = run.first_item();
+    tile_ = run.first_tile(item_) + slot_ - tile_slots_;
+    in_gate_up_ = launch.gate_up && !run.empty() && blocks_ > 0;
+    in_down_ = launch.down && item_count > 0;
+    units_per_item_ = (e.down.segments + launch.unit_segments - 1) / launch.unit_segments;
+    down_tile_ = blockIdx.x;
+    unit_ = warp - kWindowWarps;
+    warp_ = warp;
+  }
+
+  __device__ int block_bytes() const { return block_bytes_; }
+  /// Null when there are no more.
+  __device__ const std::uint8_t* next() {
+    if (left_ == 0 && in_gate_up_) start_tile();
+    if (left_ == 0 && in_down_) start_unit();
+    if (left_ == 0) return nullptr;
+    --left_;
+    const std::uint8_t* block = block_;
+    block_ += block_bytes_;
+    return block;
+  }
+
+ private:
+  __device__ void start_tile() {
+    tile_ += tile_slots_;
+    while (item_ < run_.end_item() && tile_ >= run_.end_tile(item_)) {
+      ++item_;
+      tile_ = run_.first_tile(item_) + slot_;
+    }
+    if (item_ >= run_.end_item()) {
+      in_gate_up_ = false;
+      return;
+    }
+    const PackedPart& part = e_.gate_up;
+    block_bytes_ = part.block_bytes;
+    block_ = part.blocks + items_[item_].expert() * part.expert_bytes +
+             static_cast<std::int64_t>(tile_ * part.k_blocks + first_block_) * block_bytes_;
+    left_ = blocks_;
+  }
+  __device__ void start_unit() {
+    unit_ += kWindowWarps;
+    const PackedPart& part = e_.down;
+    if (unit_ >= item_count_ * units_per_item_) {
+      down_tile_ += gridDim.x;
+      unit_ = warp_;
+      if (unit_ >= item_count_ * units_per_item_) down_tile_ = part.tiles;
+    }
+    if (down_tile_ >= part.tiles) {
+      in_down_ = false;
+      return;
+    }
+    const int item = unit_ / units_per_item_;
+    const int first = (unit_ - item * units_per_item_) * launch_.unit_segments * part.segment_blocks;
+    block_bytes_ = part.block_bytes;
+    block_ = part.blocks + items_[item].expert() * part.expert_bytes +
+             static_cast<std::int64_t>(down_tile_ * part.k_blocks + first) * block_bytes_;
+    left_ = min(launch_.unit_segments * part.segment_blocks, part.k_blocks - first);
+  }
+
+  const WindowExperts& e_;
+  const WindowLaunch& launch_;
+  const WindowItem* items_;
+  int item_count_;
+  TileRun run_;
+  int tile_slots_, slot_, first_block_, blocks_, item_, tile_, units_per_item_, down_tile_, unit_, warp_;
+  bool in_gate_up_, in_down_;
+  int left_ = 0;
+  int block_bytes_ = 0;
+  const std::uint8_t* block_ = nullptr;
+};
+
+/// A block in registers.
+template <typename F>
+struct HeldBlock {
+  HalfCodes<F> codes[2];
+  HalfScales<F> scales[2];
+};
+
+/// A warp's ring of blocks, filled ahead in the cursor's order.
+template <typename F, int stages>
+class BlockRing {
+ public:
+  __device__ BlockRing(std::uint32_t base, int stage_bytes, const BlockCursor& cursor)
+      : cursor_(cursor),
+        policy_(policy_read_once()),
+        base_(base),
+        end_(base + stages * stage_bytes),
+        read_(base),
+        stage_bytes_(stage_bytes) {}
+
+  __device__ __forceinline__ void fill() {
+#pragma unroll 1
+    for (std::uint32_t stage = base_; stage != end_; stage += stage_bytes_) ask(stage);
+  }
+
+  /// The next block; its place in the ring is asked for again at once.
+  __device__ __forceinline__ HeldBlock<F> take(const PackedPart& part) {
+    const int lane = threadIdx.x & 31;
+    wait_copies<stages - 1>();
+    __syncwarp();
+    HeldBlock<F> held;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      held.codes[half] = load_codes<F>(SharedBlock{read_}, half, lane);
+      held.scales[half] = load_scales<F>(SharedBlock{read_}, part, half, lane);
+    }
+    __syncwarp();
+    ask(read_);
+    read_ += stage_bytes_;
+    if (read_ == end_) read_ = base_;
+    return held;
+  }
+
+ private:
+  static constexpr int kCodeBytes = F::kBits * 256;
+  static constexpr int kScaleBytesMax = 512;
+
+  __device__ __forceinline__ void ask(std::uint32_t stage) {
+    const int lane = threadIdx.x & 31;
+    const std::uint8_t* block = cursor_.next();
+    if (block != nullptr) {
+#pragma unroll
+      for (int run = 0; run < (kCodeBytes + kScaleBytesMax) / 512; ++run) {
+        const int offset = run * 512 + lane * 16;
+        if ((run + 1) * 512 <= kCodeBytes || offset < cursor_.block_bytes()) copy16(stage + offset, block + offset, policy_);
+      }
+    }
+    commit_copies();
+  }
+
+  BlockCursor cursor_;
+  std::uint64_t policy_;
+  std::uint32_t base_, end_, read_;
+  int stage_bytes_;
+};
+
+// --- plan -------------------------------------------------------------------------------------------------------------
+
+/// What every CTA knows after the plan, in shared memory.
+struct WindowPlan {
+  WindowItem* items;
+  std::uint16_t* slots;
+  std::int32_t* chosen;  // of rows that this launch routed
+  float* weights;
+  int item_count = 0;
+};
+
+/// Routes the rows, a warp each, and orders the slots by expert. `masks` [experts]: which rows chose an expert; a slot's rank
+/// among the expert's is the number of earlier rows, so every CTA comes to the same order.
+__device__ __forceinline__ void route_and_plan(const RoutingInputs& inputs, const ExpertPlan& exported, std::uint32_t* masks,
+                                               std::uint32_t* warp_totals, WindowPlan& plan) {
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int rows = live_rows(inputs.pass, inputs.rows);
+  for (int e = tid; e < inputs.experts; e += kWindowThreads) masks[e] = 0;
+  for (int row = warp; row < rows; row += kWindowWarps) {
+    const float* logits = inputs.logits + static_cast<std::int64_t>(row) * inputs.experts;
+    std::int32_t* chosen = plan.chosen + row * inputs.top_k;
+    float* weights = plan.weights + row * inputs.top_k;
+    if (inputs.experts <= 256) {
+      route_row<8>(inputs, logits, chosen, weights);
+    } else {
+      route_row<kWindowExpertsRoutedMax / 32>(inputs, logits, chosen, weights);
+    }
+  }
+  __syncthreads();
+  const int slots = rows * inputs.top_k;
+  if (inputs.rows == 1) {  // a row's experts are all different
+    const bool routed = rows == 1 && plan.chosen[0] != kUnrouted;
+    plan.item_count = routed ? inputs.top_k : 0;
+    if (tid < inputs.top_k) {
+      plan.items[tid] = WindowItem::of(routed ? plan.chosen[tid] : 0, tid, 1);
+      plan.slots[tid] = static_cast<std::uint16_t>(tid);
+      if (blockIdx.x == 0) exported.chosen[tid] = routed ? plan.chosen[tid] : kUnrouted;
+    }
+    __syncthreads();
+    return;
+  }
+  for (int slot = tid; slot < slots; slot += kWindowThreads) {
+    const int expert = plan.chosen[slot];
+    if (expert != kUnrouted) atomicOr(&masks[expert], 1u << (slot / inputs.top_k));
+    if (blockIdx.x == 0) exported.chosen[slot] = expert;
+  }
+  if (blockIdx.x == 0) {
+    for (int slot = slots + tid; slot < inputs.rows * inputs.top_k; slot += kWindowThreads) exported.chosen[slot] = kUnrouted;
+  }
+  __syncthreads();
+  // Slots (low half) and items (high half) of the experts before this thread's.
+  std::uint32_t mask = 0, through = 0, own = 0;
+  if (tid < inputs.experts) {
+    mask = masks[tid];
+    const std::uint32_t count = __popc(mask);
+    own = count | ((count + kWindowItemRows - 1) / kWindowItemRows) << 16;
+  }
+  through = own;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const std::uint32_t other = __shfl_up_sync(kFullWarp, through, distance);
+    if (lane >= distance) through += other;
+  }
+  if (lane == 31) warp_totals[warp] = through;
+  __syncthreads();
+  std::uint32_t all = 0, before = through - own;
+#pragma unroll
+  for (int w = 0; w < kWindowWarps; ++w) {
+    if (w < warp) before += warp_totals[w];
+    all += warp_totals[w];
+  }
+  plan.item_count = static_cast<int>(all >> 16);
+  if (own != 0) {
+    const int begin = static_cast<int>(before & 0xffffu), count = static_cast<int>(own & 0xffffu);
+    WindowItem* item = plan.items + (before >> 16);
+    for (int at = 0; at < count; at += kWindowItemRows) {
+      *item++ = WindowItem::of(tid, begin + at, min(kWindowItemRows, count - at));
+    }
+    masks[tid] = mask | static_cast<std::uint32_t>(begin) << 16;
+  }
+  __syncthreads();
+  for (int slot = tid; slot < slots; slot += kWindowThreads) {
+    const int expert = plan.chosen[slot];
+    if (expert == kUnrouted) continue;
+    const std::uint32_t entry = masks[expert];
+    const std::uint32_t earlier = entry & ((1u << (slot / inputs.top_k)) - 1u);
+    plan.slots[(entry >> 16) + __popc(earlier)] = static_cast<std::uint16_t>(slot);
+  }
+  __syncthreads();
+}
+static_assert(kWindowRoutedRowsMax <= 16, "a mask of rows and a place share a word");
+static_assert(kWindowExpertsRoutedMax <= kWindowThreads);
+
+/// The plan that routing.cu made, as shared memory wants it.
+__device__ __forceinline__ void read_plan(const ExpertPlan& made, WindowPlan& plan) {
+  plan.item_count = __ldcg(made.item_counts);
+  int slots = 0;
+  for (int i = threadIdx.x; i < plan.item_count; i += kWindowThreads) {
+    const int4 item = __ldcg(reinterpret_cast<const int4*>(made.items[0] + i));
+    plan.items[i] = WindowItem::of(item.x, item.y, item.z);
+  }
+  if (plan.item_count > 0) {
+    const int4 last = __ldcg(reinterpret_cast<const int4*>(made.items[0] + plan.item_count - 1));
+    slots = last.y + last.z;
+  }
+  for (int place = threadIdx.x; place < slots; place += kWindowThreads) {
+    plan.slots[place] = static_cast<std::uint16_t>(__ldcg(made.slots + place));
+  }
+  __syncthreads();
+}
+
+// --- gate, up ---------------------------------------------------------------------------------------------------------
+
+/// The rows of x of the items at hand: two buffers of [64 columns' groups][8 rows][128 bytes], 16-byte chunk c of row r at
+/// c ^ r, so that ldmatrix meets every bank once.
+class ItemRows {
+ public:
+  __device__ ItemRows(const WindowExperts& e, const WindowPlan& plan, std::uint32_t buffers, std::uint32_t barriers)
+      : e_(e), plan_(plan), buffers_(buffers), barriers_(barriers) {}
+
+  /// All threads: copies of item `item` into buffer `turn & 1`.
+  __device__ __forceinline__ void ask(int item, int turn) {
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const int row = warp % kWindowItemRows;
+    const WindowItem facts = plan_.items[item];
+    if (row < facts.count()) {
+      const int source_row = plan_.slots[facts.begin() + row] / e_.routing.top_k;
+      const std::uint16_t* source = e_.x + static_cast<std::int64_t>(source_row) * e_.gate_up.columns;
+      const std::uint32_t target = buffers_ + (turn & 1) * bytes() + row * 128;
+      for (int chunk = warp / kWindowItemRows * 32 + lane; chunk < e_.gate_up.k_blocks * 16; chunk += kWindowThreads / 8) {
+        const int bytes = min(max(e_.gate_up.columns - chunk * 8, 0), 8) * 2;
+        copy16_padded(target + (chunk >> 3) * 1024 + (((chunk & 7) ^ row) << 4), bytes > 0 ? source + chunk * 8 : source,
+                      bytes);
+      }
+    }
+    barrier_arrive_after_copies(barriers_ + 8 * (turn & 1));
+  }
+  __device__ __forceinline__ std::uint32_t wait(int turn) const {
+    barrier_wait(barriers_ + 8 * (turn & 1), turn >> 1 & 1);
+    return buffers_ + (turn & 1) * bytes();
+  }
+
+ private:
+  __device__ __forceinline__ std::uint32_t bytes() const { return e_.gate_up.k_blocks * 2048; }
+  const WindowExperts& e_;
+  const WindowPlan& plan_;
+  std::uint32_t buffers_, barriers_;
+};
+static_assert(kWindowWarps % kWindowItemRows == 0);
+
+/// sum += a block times the rows whose 128 columns begin at `rows` (this lane's address for ldmatrix).
+template <typename F>
+__device__ __forceinline__ void multiply_block(float (&sum)[4], const HeldBlock<F>& block, std::uint32_t rows) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    std::uint32_t b[4], a[4];
+    load_matrices(rows + half * 1024, b);
+    fragment<F, 0>(block.codes[half], block.scales[half], a);
+    multiply(sum, a, b[0], b[1]);
+    fragment<F, 1>(block.codes[half], block.scales[half], a);
+    multiply(sum, a, b[2], b[3]);
+    load_matrices((rows + half * 1024) ^ 64u, b);
+    fragment<F, 2>(block.codes[half], block.scales[half], a);
+    multiply(sum, a, b[0], b[1]);
+    fragment<F, 3>(block.codes[half], block.scales[half], a);
+    multiply(sum, a, b[2], b[3]);
+  }
+}
+
+/// Where column `column` of a row lies in `inner`.
+__device__ __forceinline__ int inner_place(int column) {
+  const int j = column >> 4 & 7, p = column >> 3 & 1, t = column >> 1 & 3, b = column & 1;
+  return (column & ~127) + 32 * t + 4 * j + 2 * p + b;
+}
+
+/// Writes what a finished tile holds: 8 columns of the item's rows.
+__device__ __forceinline__ void write_inner(const WindowExperts& e, const WindowLaunch& launch, const WindowPlan& plan,
+                                            WindowItem item, int tile, const float (&sum)[4]) {
+  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  const std::int64_t stride = e.down.k_blocks * kBlockColumns;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = 2 * t + i;
+    if (row >= item.count()) continue;
+    const float value = activate(e.kind, sum[i]) * sum[2 + i];
+    launch.inner[plan.slots[item.begin() + row] * stride + inner_place(tile * 8 + g)] =
+        __bfloat16_as_ushort(__float2bfloat16_rn(value));
+  }
+  if (tile != e.gate_up.tiles - 1) return;
+  // Columns that only pad down's last block.
+  for (int row = 0; row < item.count(); ++row) {
+    for (int column = e.down.columns + lane; column < stride; column += 32) {
+      launch.inner[plan.slots[item.begin() + row] * stride + inner_place(column)] = 0;
+    }
+  }
+}
+
+template <typename F, int stages>
+__device__ __forceinline__ void run_gate_up(const WindowExperts& e, const WindowLaunch& launch, const WindowPlan& plan,
+                                            const TileRun& run, ItemRows& rows, std::uint8_t* partials,
+                                            BlockRing<F, stages>& ring) {
+  const PackedPart& part = e.gate_up;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane & 7;
+  const int sharing = launch.warps_per_tile, place = warp % sharing, slot = warp / sharing;
+  const int tile_slots = kWindowWarps / sharing;
+  const int first_segment = place * part.segments / sharing, end_segment = (place + 1) * part.segments / sharing;
+  const std::uint32_t lane_row = g * 128 + (((lane >> 3) ^ g) << 4);
+  float4* const handed = reinterpret_cast<float4*>(partials) + lane;
+  int turns = 0;  // tiles that this slot has done
+  const int first_item = run.first_item();
+#pragma unroll 1
+  for (int item = first_item; item < run.end_item(); ++item) {
+    __syncthreads();  // the buffer that is asked for now has been read
+    if (item + 1 < run.end_item()) rows.ask(item + 1, item + 1 - first_item);
+    const std::uint32_t buffer = rows.wait(item - first_item) + lane_row;
+#pragma unroll 1
+    for (int tile = run.first_tile(item) + slot; tile < run.end_tile(item); tile += tile_slots, ++turns) {
+      SegmentSum<4, 3> total;
+      const int handed_at = ((slot * 2 + (turns & 1)) * kSegmentsMax) * 32;
+#pragma unroll 1
+      for (int segment = first_segment; segment < end_segment; ++segment) {
+        float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        const int first = segment * part.segment_blocks, end = min(first + part.segment_blocks, part.k_blocks);
+#pragma unroll 1
+        for (int block = first; block < end; ++block) {
+          multiply_block<F>(sum, ring.take(part), buffer + block * 2048);
+        }
+        if (sharing == 1) {
+          total.add(segment, part.segment_tree != 0, sum);
+        } else {
+          handed[handed_at + segment * 32] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+        }
+      }
+      if (sharing > 1) {
+        named_sync(1 + slot, sharing * 32);
+        if (turns % sharing != place) continue;
+        float4 sums[kSegmentsMax];
+#pragma unroll
+        for (int segment = 0; segment < kSegmentsMax; ++segment) sums[segment] = handed[handed_at + segment * 32];
+#pragma unroll
+        for (int segment = 0; segment < kSegmentsMax; ++segment) {
+          if (segment >= part.segments) break;
+          float sum[4] = {sums[segment].x, sums[segment].y, sums[segment].z, sums[segment].w};
+          total.add(segment, part.segment_tree != 0, sum);
+        }
+      }
+      float result[4];
+      total.finish(part.segments, part.segment_tree != 0, result);
+      write_inner(e, launch, plan, plan.items[item], tile, result);
+    }
+  }
+}
+
+// --- barrier ----------------------------------------------------------------------------------------------------------
+
+/// Until every CTA has arrived; what they wrote before is visible then.
+__device__ __forceinline__ void grid_barrier(std::uint32_t* counters) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    atomicAdd(counters, 1u);
+    while (load_acquire(counters) < gridDim.x) {
+    }
+  }
+  __syncthreads();
+}
+
+/// Some time after the barrier: the counters are zero again when every CTA was here.
+__device__ __forceinline__ void leave_grid_barrier(std::uint32_t* counters) {
+  if (threadIdx.x != 0 || atomicAdd(counters + 1, 1u) != gridDim.x - 1) return;
+  counters[0] = 0;
+  counters[1] = 0;
+}
+
+// --- down, combine ----------------------------------------------------------------------------------------------------
+
+/// One lane's fragments of a block of `inner`: words 2·j and 2·j + 1 belong to step j.
+struct InnerBlock {
+  uint4 words[4];
+  __device__ __forceinline__ void load(const std::uint16_t* lane_columns) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = load16_written(lane_columns + 8 * i);
+  }
+};
+
+template <typename F>
+__device__ __forceinline__ void multiply_block(float (&sum)[4], const HeldBlock<F>& block, const InnerBlock& inner) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    std::uint32_t a[4];
+    fragment<F, 0>(block.codes[half], block.scales[half], a);
+    multiply(sum, a, inner.words[2 * half].x, inner.words[2 * half].y);
+    fragment<F, 1>(block.codes[half], block.scales[half], a);
+    multiply(sum, a, inner.words[2 * half].z, inner.words[2 * half].w);
+    fragment<F, 2>(block.codes[half], block.scales[half], a);
+    multiply(sum, a, inner.words[2 * half + 1].x, inner.words[2 * half + 1].y);
+    fragment<F, 3>(block.codes[half], block.scales[half], a);
+    multiply(sum, a, inner.words[2 * half + 1].z, inner.words[2 * half + 1].w);
+  }
+}
+
+/// A warp's place in down: unit `unit` (an item's group of segments) and the fragments of its next block.
+class DownUnits {
+ public:
+  __device__ DownUnits(const WindowExperts& e, const WindowLaunch& launch, const WindowPlan& plan)
+      : e_(e), launch_(launch), plan_(plan),
+        units_per_item_((e.down.segments + launch.unit_segments - 1) / launch.unit_segments),
+        unit_blocks_(launch.unit_segments * e.down.segment_blocks) {}
+  __device__ __forceinline__ int units_per_item() const { return units_per_item_; }
+  __device__ __forceinline__ int count() const { return plan_.item_count * units_per_item_; }
+  __device__ __forceinline__ int item(int unit) const { return unit / units_per_item_; }
+  __device__ __forceinline__ int first_block(int unit) const { return unit % units_per_item_ * unit_blocks_; }
+  /// This lane's columns of the unit's first block, of its row of the item (of the item's first where it has none).
+  __device__ __forceinline__ const std::uint16_t* columns(int unit) const {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const WindowItem facts = plan_.items[item(unit)];
+    const int slot = plan_.slots[facts.begin() + (g < facts.count() ? g : 0)];
+    return launch_.inner + static_cast<std::int64_t>(slot) * (e_.down.k_blocks * kBlockColumns) +
+           first_block(unit) * kBlockColumns + 32 * t;
+  }
+
+ private:
+  const WindowExperts& e_;
+  const WindowLaunch& launch_;
+  const WindowPlan& plan_;
+  int units_per_item_, unit_blocks_;
+};
+
+/// results[(part of the item · slots + slot)][16 columns] of output tile `tile`.
+template <typename F, int stages>
+__device__ __forceinline__ void run_down_tile(const WindowExperts& e, const WindowLaunch& launch, const WindowPlan& plan,
+                                              const DownUnits& units, float* results, BlockRing<F, stages>& ring) {
+  const PackedPart& part = e.down;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  const int slots = e.routing.rows * e.routing.top_k;
+  if (warp >= units.count()) return;
+  InnerBlock ahead;
+  ahead.load(units.columns(warp));
+#pragma unroll 1
+  for (int unit = warp; unit < units.count(); unit += kWindowWarps) {
+    const int first_block = units.first_block(unit);
+    const int blocks = min(launch.unit_segments * part.segment_blocks, part.k_blocks - first_block);
+    const std::uint16_t* columns = units.columns(unit);
+    SegmentSum<4, 3> total;
+    int segment = 0, left = part.segment_blocks;  // of this unit; blocks of the segment
+    float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      const InnerBlock inner = ahead;
+      if (block + 1 < blocks) {
+        ahead.load(columns + (block + 1) * kBlockColumns);
+      } else if (unit + kWindowWarps < units.count()) {
+        ahead.load(units.columns(unit + kWindowWarps));
+      }
+      multiply_block<F>(sum, ring.take(part), inner);
+      if (--left > 0 && block + 1 < blocks) continue;
+      total.add(segment++, part.segment_tree != 0, sum);
+      left = part.segment_blocks;
+#pragma unroll
+      for (float& value : sum) value = 0.0f;
+    }
+    float result[4];
+    total.finish(segment, part.segment_tree != 0, result);
+    const WindowItem item = plan.items[units.item(unit)];
+    float* place = results + unit % units.units_per_item() * slots * kTileRows + g;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = 2 * t + i;
+      if (row >= item.count()) continue;
+      float* slot_place = place + plan.slots[item.begin() + row] * kTileRows;
+      slot_place[0] = result[i];
+      slot_place[8] = result[2 + i];
+    }
+  }
+}
+
+/// What the combination adds to, of one row and column. Asked for early: only this thread writes it.
+struct CombineInputs {
+  float residual = 0.0f, shared_output = 0.0f, shared_gate = 0.0f;
+  __device__ __forceinline__ void load(const CombineTarget& target, int row, int column) {
+    const std::int64_t at = static_cast<std::int64_t>(row) * target.hidden + column;
+    residual = target.residual[at];
+    if (target.shared_output == nullptr) return;
+    shared_output = target.shared_output[at];
+    shared_gate = target.shared_gate[row * target.shared_gate_stride];
+  }
+};
+
+/// A slot's output: the sum over its units, which are subtrees of the tree over segments.
+__device__ __forceinline__ float slot_output(const WindowExperts& e, int units, int slots, int slot, int column,
+                                             const float* results) {
+  const float* place = results + slot * kTileRows + column;
+  if (units == 1) return *place;
+  float parts[kSegmentsMax];
+#pragma unroll
+  for (int unit = 0; unit < kSegmentsMax; ++unit) parts[unit] = unit < units ? place[unit * slots * kTileRows] : 0.0f;
+  SegmentSum<1, 3> sum;
+#pragma unroll
+  for (int unit = 0; unit < kSegmentsMax; ++unit) {
+    if (unit >= units) break;
+    float part[1] = {parts[unit]};
+    sum.add(unit, true, part);
+  }
+  float total[1];
+  sum.finish(units, true, total);
+  return total[0];
+}
+
+__device__ __forceinline__ void combine_tile(const WindowExperts& e, const WindowPlan& plan, const DownUnits& units, int tile,
+                                             const float* results, const CombineInputs* early) {
+  const int rows = live_rows(e.routing.pass, e.routing.rows), top_k = e.routing.top_k;
+  const int slots = e.routing.rows * top_k;
+  for (int at = threadIdx.x; at < rows * kTileRows; at += kWindowThreads) {
+    const int row = at / kTileRows, column = tile * kTileRows + at % kTileRows;
+    if (column >= e.target.hidden) continue;
+    CombineInputs inputs;
+    if (early != nullptr && at == static_cast<int>(threadIdx.x)) {
+      inputs = *early;
+    } else {
+      inputs.load(e.target, row, column);
+    }
+    float value = NAN;
+    if (plan.chosen[row * top_k] != kUnrouted) {
+      value = inputs.residual;
+#pragma unroll 4
+      for (int choice = 0; choice < top_k; ++choice) {
+        const int slot = row * top_k + choice;
+        value = __fmaf_rn(plan.weights[slot], slot_output(e, units.units_per_item(), slots, slot, at % kTileRows, results), value);
+      }
+      if (e.target.shared_output != nullptr) {
+        value = __fmaf_rn(sigmoid(inputs.shared_gate), inputs.shared_output, value);
+      }
+    }
+    e.target.residual[static_cast<std::int64_t>(row) * e.target.hidden + column] = value;
+  }
+}
+
+// --- the kernel -------------------------------------------------------------------------------------------------------
+
+template <typename F, int stages>
+__global__ void __launch_bounds__(kWindowThreads, 1)
+    window_experts(const __grid_constant__ WindowExperts e, const __grid_constant__ WindowLaunch launch) {
+  extern __shared__ __align__(1024) std::uint8_t shared[];
+  const int tid = threadIdx.x, warp = tid >> 5;
+  const std::uint32_t shared_base = shared_address(shared);
+  const std::uint32_t barriers = shared_base + launch.barriers;
+  if (tid == 0) {
+    barrier_init(barriers, kWindowThreads);
+    barrier_init(barriers + 8, kWindowThreads);
+  }
+  allow_next();
+  __syncthreads();
+  wait_for_previous();
+
+  WindowPlan plan;
+  plan.items = reinterpret_cast<WindowItem*>(shared + launch.items);
+  plan.slots = reinterpret_cast<std::uint16_t*>(shared + launch.slots);
+  if (launch.routes) {
+    plan.chosen = reinterpret_cast<std::int32_t*>(shared + launch.chosen);
+    plan.weights = reinterpret_cast<float*>(shared + launch.weights);
+    // The buffers of partial sums aren't in use yet.
+    auto* masks = reinterpret_cast<std::uint32_t*>(shared + launch.partials);
+    route_and_plan(e.routing, e.plan, masks, masks + kWindowExpertsRoutedMax, plan);
+  } else {
+    plan.chosen = e.plan.chosen;
+    plan.weights = e.plan.weights;
+    read_plan(e.plan, plan);
+  }
+
+  const TileRun run(plan.item_count, e.gate_up.tiles);
+  const BlockCursor cursor(e, launch, plan.items, plan.item_count, run, warp);
+  BlockRing<F, stages> ring(shared_base + launch.ring + warp * stages * launch.block_bytes, launch.block_bytes, cursor);
+  ItemRows rows(e, plan, shared_base, barriers);
+  if (launch.gate_up && !run.empty()) rows.ask(run.first_item(), 0);
+  ring.fill();
+
+  CombineInputs early;
+  const int live = live_rows(e.routing.pass, e.routing.rows);
+  const int early_column = blockIdx.x * kTileRows + tid % kTileRows;
+  if (launch.down && tid < live * kTileRows && early_column < e.target.hidden) {
+    early.load(e.target, tid / kTileRows, early_column);
+  }
+
+  if (launch.gate_up && !run.empty()) run_gate_up<F, stages>(e, launch, plan, run, rows, shared + launch.partials, ring);
+  if (launch.gate_up && launch.down) grid_barrier(launch.counters);
+  if (launch.down) {
+    const DownUnits units(e, launch, plan);
+    auto* results = reinterpret_cast<float*>(shared);
+    for (int tile = blockIdx.x; tile < e.down.tiles; tile += gridDim.x) {
+      run_down_tile<F, stages>(e, launch, plan, units, results, ring);
+      __syncthreads();
+      combine_tile(e, plan, units, tile, results, tile == static_cast<int>(blockIdx.x) ? &early : nullptr);
+      __syncthreads();
+    }
+  }
+  wait_copies<0>();
+  if (launch.gate_up && launch.down) leave_grid_barrier(launch.counters);
+}
+
+}  // namespace tensorfold::ops::cuda::experts

@@ -1,0 +1,217 @@
+// Root-mean-square norms: one block a row, whose size depends on the row's width alone, so that the sum of squares has one shape
+// whatever the batch. Thread t adds elements 4·(t + j·threads) .. + 3 for ascending j by fma; lanes of a warp fold by
+// butterfly 16, 8, 4, 2, 1; warps are added in ascending order.
+#include <algorithm>
+
+#include "base/assert.h"
+#include "ops/cuda/activation.cuh"
+#include "ops/cuda/cuda_operations.h"
+#include "ops/cuda/launch.cuh"
+
+namespace tensorfold::ops::cuda {
+namespace {
+
+constexpr int kThreadsMax = 1024;
+constexpr int kHeldMax = 4;  // groups of four elements that a thread keeps in registers
+
+int threads_of(std::int64_t width) {
+  if (width <= 1024) return 128;
+  if (width <= 3072) return 256;
+  return width <= 8192 ? 512 : kThreadsMax;
+}
+
+struct NormKernelParams {
+  const float* x;
+  std::int64_t x_stride;
+  const float* weight;
+  float epsilon;
+  float inverse_width;  // 1 / width
+  std::int32_t rows, width;
+  std::uint16_t* out;
+  std::int64_t out_stride;
+  float* out_float;
+  float* residual;  // rms_norm_add: the rounded norm is added here instead
+  IdsRef row_index;
+  bool vectors;     // all rows are 16-byte aligned
+};
+
+/// Elements 4·group .. + 3 of a row; zeros beyond the width.
+__device__ __forceinline__ float4 load_group(const float* row, int group, int width, bool vectors) {
+  const int first = group * 4;
+  if (vectors && first + 4 <= width) return *reinterpret_cast<const float4*>(row + first);
+  float4 value = {0.0f, 0.0f, 0.0f, 0.0f};
+  if (first < width) value.x = row[first];
+  if (first + 1 < width) value.y = row[first + 1];
+  if (first + 2 < width) value.z = row[first + 2];
+  if (first + 3 < width) value.w = row[first + 3];
+  return value;
+}
+
+__device__ __forceinline__ float block_sum(float sum, float* warps) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, offset));
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
+  __syncthreads();
+  float total = warps[0];
+  for (int w = 1; w < static_cast<int>(blockDim.x / 32); ++w) total = __fadd_rn(total, warps[w]);
+  return total;
+}
+
+/// `residual`: what the row held there, where the norm is added to it.
+template <bool kAdds>
+__device__ __forceinline__ void store_group(const NormKernelParams& p, int row, int group, const float (&y)[4],
+                                            const float4& residual) {
+  const int first = group * 4;
+  const std::int64_t at = static_cast<std::int64_t>(row) * p.width + first;
+  float sums[4];
+  if constexpr (kAdds) {
+    sums[0] = __fadd_rn(residual.x, bf16_float(bf16_bits(y[0])));
+    sums[1] = __fadd_rn(residual.y, bf16_float(bf16_bits(y[1])));
+    sums[2] = __fadd_rn(residual.z, bf16_float(bf16_bits(y[2])));
+    sums[3] = __fadd_rn(residual.w, bf16_float(bf16_bits(y[3])));
+  }
+  if (p.vectors && first + 4 <= p.width) {
+    if constexpr (kAdds) {
+      *reinterpret_cast<float4*>(p.residual + at) = {sums[0], sums[1], sums[2], sums[3]};
+    } else {
+      if (p.out != nullptr) {
+        *reinterpret_cast<uint2*>(p.out + row * p.out_stride + first) = {bf16_pair(y[0], y[1]), bf16_pair(y[2], y[3])};
+      }
+      if (p.out_float != nullptr) *reinterpret_cast<float4*>(p.out_float + at) = {y[0], y[1], y[2], y[3]};
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (first + i >= p.width) return;
+    if constexpr (kAdds) {
+      p.residual[at + i] = sums[i];
+    } else {
+      if (p.out != nullptr) p.out[row * p.out_stride + first + i] = bf16_bits(y[i]);
+      if (p.out_float != nullptr) p.out_float[at + i] = y[i];
+    }
+  }
+}
+
+/// One row by one block, its weights already in registers as far as they fit there (kHeldMax groups a thread).
+template <bool kAdds>
+__device__ __forceinline__ void norm_row(const NormKernelParams& p, int row, const float4 (&weight)[kHeldMax],
+                                         float* warps) {
+  const int groups = (p.width + 3) / 4, threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  const int source = p.row_index.header != nullptr ? pass_ids(p.row_index)[row] : row;
+  const float* x = p.x + source * p.x_stride;
+  const float* residual = p.residual + static_cast<std::int64_t>(row) * p.width;
+  const auto added_to = [&](int group) {
+    return kAdds ? load_group(residual, group, p.width, p.vectors) : float4{0.0f, 0.0f, 0.0f, 0.0f};
+  };
+  float4 held[kHeldMax], before[kHeldMax];
+#pragma unroll
+  for (int j = 0; j < kHeldMax; ++j) {
+    if (thread + j * threads < groups) {
+      held[j] = load_group(x, thread + j * threads, p.width, p.vectors);
+      before[j] = added_to(thread + j * threads);
+    }
+  }
+  float sum = 0.0f;
+  const auto add = [&sum](const float4& v) {
+    sum = __fmaf_rn(v.x, v.x, sum);
+    sum = __fmaf_rn(v.y, v.y, sum);
+    sum = __fmaf_rn(v.z, v.z, sum);
+    sum = __fmaf_rn(v.w, v.w, sum);
+  };
+#pragma unroll
+  for (int j = 0; j < kHeldMax; ++j) {
+    if (thread + j * threads < groups) add(held[j]);
+  }
+  for (int group = thread + kHeldMax * threads; group < groups; group += threads) {
+    add(load_group(x, group, p.width, p.vectors));
+  }
+  const float inverse = inverse_root(__fmaf_rn(block_sum(sum, warps), p.inverse_width, p.epsilon));
+  const auto finish = [&](int group, const float4& v, const float4& w, const float4& added) {
+    float y[4] = {__fmul_rn(v.x, inverse), __fmul_rn(v.y, inverse), __fmul_rn(v.z, inverse), __fmul_rn(v.w, inverse)};
+    if (p.weight != nullptr) {
+      y[0] = __fmul_rn(y[0], w.x);
+      y[1] = __fmul_rn(y[1], w.y);
+      y[2] = __fmul_rn(y[2], w.z);
+      y[3] = __fmul_rn(y[3], w.w);
+    }
+    store_group<kAdds>(p, row, group, y, added);
+  };
+#pragma unroll
+  for (int j = 0; j < kHeldMax; ++j) {
+    if (thread + j * threads < groups) finish(thread + j * threads, held[j], weight[j], before[j]);
+  }
+  for (int group = thread + kHeldMax * threads; group < groups; group += threads) {
+    const float4 w = p.weight != nullptr ? load_group(p.weight, group, p.width, p.vectors) : float4{1, 1, 1, 1};
+    finish(group, load_group(x, group, p.width, p.vectors), w, added_to(group));
+  }
+}
+
+template <bool kAdds>
+__global__ void __launch_bounds__(kThreadsMax) norm_rows(const NormKernelParams p) {
+  __shared__ float warps[2][kThreadsMax / 32];
+  allow_next();
+  const int groups = (p.width + 3) / 4, threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  float4 weight[kHeldMax];
+#pragma unroll
+  for (int j = 0; j < kHeldMax; ++j) {
+    weight[j] = {1.0f, 1.0f, 1.0f, 1.0f};
+    if (p.weight != nullptr && thread + j * threads < groups) {
+      weight[j] = load_group(p.weight, thread + j * threads, p.width, p.vectors);
+    }
+  }
+  wait_for_previous();
+  int turn = 0;  // two places for partial sums, so that one barrier a row is enough
+  for (int row = static_cast<int>(blockIdx.x); row < p.rows; row += static_cast<int>(gridDim.x), turn ^= 1) {
+    norm_row<kAdds>(p, row, weight, warps[turn]);
+  }
+}
+
+bool is_aligned(const void* pointer, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+}
+
+void run(CudaContext& context, std::int64_t rows, NormKernelParams& kernel) {
+  if (rows == 0) return;
+  TF_ASSERT(kernel.width > 0);
+  kernel.vectors = kernel.width % 4 == 0 && kernel.x_stride % 4 == 0 && kernel.out_stride % 4 == 0 &&
+                   is_aligned(kernel.x, 16) && is_aligned(kernel.weight, 16) && is_aligned(kernel.out, 8) &&
+                   is_aligned(kernel.out_float, 16) && is_aligned(kernel.residual, 16);
+  kernel.rows = static_cast<std::int32_t>(rows);
+  kernel.inverse_width = 1.0f / static_cast<float>(kernel.width);
+  LaunchShape shape;
+  // With many rows a block takes several, and reads the weights once.
+  const int threads = threads_of(kernel.width);
+  shape.grid = static_cast<unsigned>(std::min<std::int64_t>(rows, context.facts().sm_count * (kThreadsMax / threads)));
+  shape.block = static_cast<unsigned>(threads);
+  launch(context, "a norm", kernel.residual != nullptr ? norm_rows<true> : norm_rows<false>, shape, kernel);
+}
+
+}  // namespace
+
+void rms_norm(CudaContext& context, const RmsNormParams& params) {
+  NormKernelParams kernel = {};
+  kernel.x = params.x;
+  kernel.x_stride = params.x_stride;
+  kernel.weight = params.weight;
+  kernel.epsilon = params.epsilon;
+  kernel.width = static_cast<std::int32_t>(params.width);
+  kernel.out = reinterpret_cast<std::uint16_t*>(params.out);
+  kernel.out_stride = params.out_stride > 0 ? params.out_stride : params.width;
+  kernel.out_float = params.out_float;
+  kernel.row_index = context.ids(params.row_index, params.rows);
+  run(context, params.rows, kernel);
+}
+
+void rms_norm_add(CudaContext& context, const RmsNormAddParams& params) {
+  NormKernelParams kernel = {};
+  kernel.x = params.x;
+  kernel.x_stride = params.width;
+  kernel.weight = params.weight;
+  kernel.epsilon = params.epsilon;
+  kernel.width = static_cast<std::int32_t>(params.width);
+  kernel.residual = params.residual;
+  run(context, params.rows, kernel);
+}
+
+}  // namespace tensorfold::ops::cuda

@@ -1,0 +1,167 @@
+// The mixture of experts of the CPU and CUDA backends: close to the reference, the same bits for a row in any batch, and rows
+// whose router went wrong keep it to themselves.
+#include <algorithm>
+
+#include "operation_test.h"
+
+namespace tensorfold::ops {
+namespace {
+
+using Moe = OperationTest;
+
+constexpr std::int64_t kHidden = 64, kWidth = 24;
+constexpr std::int32_t kExperts = 9;
+constexpr int kRows = 41;
+
+WeightView dense(const std::vector<float>& values, std::int64_t experts, std::int64_t rows, std::int64_t columns) {
+  WeightView view;
+  view.name = "test";
+  view.format = WeightFormat::kF32;
+  view.experts = experts;
+  view.rows = rows;
+  view.columns = columns;
+  view.data = reinterpret_cast<const std::byte*>(values.data());
+  view.data_bytes = values.size() * sizeof(float);
+  return view;
+}
+
+struct Result {
+  std::vector<float> residual;
+  std::vector<std::int32_t> chosen;
+  std::vector<float> row(std::size_t index) const {
+    const auto begin = residual.begin() + static_cast<std::int64_t>(index) * kHidden;
+    return {begin, begin + kHidden};
+  }
+};
+
+struct Layer {
+  std::int32_t top_k = 3;
+  bool normalise = true;
+  bool shared = true;
+  ActivationKind kind = ActivationKind::kSilu;
+  std::vector<float> gate = random_floats(kExperts * kWidth * kHidden, 1, 0.2f);
+  std::vector<float> up = random_floats(kExperts * kWidth * kHidden, 2, 0.2f);
+  std::vector<float> down = random_floats(kExperts * kHidden * kWidth, 3, 0.2f);
+  std::vector<float> x = random_floats(kRows * kHidden, 4);
+  std::vector<float> logits = random_floats(kRows * kExperts, 5, 2.0f);
+  std::vector<float> residual = random_floats(kRows * kHidden, 6);
+  std::vector<float> shared_output = random_floats(kRows * kHidden, 7);
+  std::vector<float> shared_gate = random_floats(kRows * 3, 8);
+
+  /// The given rows, in that order, as one batch.
+  Result run(Backend& backend, const std::vector<int>& rows) const {
+    const auto gate_up = backend.load_linear(
+        {"gate_up", {dense(gate, kExperts, kWidth, kHidden), dense(up, kExperts, kWidth, kHidden)}, {}, {}, false});
+    const auto down_weight = backend.load_linear({"down", {dense(down, kExperts, kHidden, kWidth)}, {}, {}, false});
+    const auto pick = [&](const std::vector<float>& values, std::int64_t width) {
+      std::vector<float> picked;
+      for (const int row : rows) {
+        picked.insert(picked.end(), values.begin() + row * width, values.begin() + (row + 1) * width);
+      }
+      return picked;
+    };
+    const auto picked_x = pick(x, kHidden), picked_logits = pick(logits, kExperts);
+    const auto picked_shared = pick(shared_output, kHidden), picked_gate = pick(shared_gate, 3);
+    std::vector<std::byte> input;
+    for (const float value : picked_x) {
+      const Bf16 rounded = to_bf16(value);
+      const float widened = to_float(rounded);
+      const auto* bytes = backend.info().activation_bytes == 2 ? reinterpret_cast<const std::byte*>(&rounded)
+                                                               : reinterpret_cast<const std::byte*>(&widened);
+      input.insert(input.end(), bytes, bytes + backend.info().activation_bytes);
+    }
+    Result result;
+    result.residual = pick(residual, kHidden);
+    result.chosen.resize(rows.size() * static_cast<std::size_t>(top_k));
+    MoeParams params;
+    params.x = activations(input);
+    params.router_logits = picked_logits.data();
+    params.rows = static_cast<std::int64_t>(rows.size());
+    params.experts = kExperts;
+    params.top_k = top_k;
+    params.normalise_top_k = normalise;
+    params.kind = kind;
+    params.gate_up = gate_up.get();
+    params.down = down_weight.get();
+    params.shared_output = shared ? picked_shared.data() : nullptr;
+    params.shared_gate = picked_gate.data();
+    params.shared_gate_stride = 3;
+    params.residual = result.residual.data();
+    params.chosen_experts = result.chosen.data();
+    backend.moe(params);
+    return result;
+  }
+};
+
+std::vector<int> all_rows() {
+  std::vector<int> rows(kRows);
+  for (int row = 0; row < kRows; ++row) rows[static_cast<std::size_t>(row)] = row;
+  return rows;
+}
+
+TEST_F(Moe, IsCloseToTheReference) {
+  auto reference = make_reference_backend(Rounding::kBackend);
+  for (const bool plain : {false, true}) {
+    Layer layer;
+    layer.normalise = !plain;
+    layer.shared = !plain;
+    layer.kind = plain ? ActivationKind::kGeluTanh : ActivationKind::kSilu;
+    layer.top_k = plain ? 1 : 3;
+    const Result expected = layer.run(*reference, all_rows());
+    for (const std::string& path : available_paths()) {
+      auto backend = backend_under_test(2, path);
+      const Result actual = layer.run(*backend, all_rows());
+      EXPECT_EQ(actual.chosen, expected.chosen);
+      EXPECT_TRUE(close_to(actual.residual, expected.residual, 0.05f, 0.002f));
+    }
+  }
+}
+
+TEST_F(Moe, ARowAloneIsThatRowInAnyBatch) {
+  const Layer layer;
+  auto plain = backend_under_test(1, available_paths().front());
+  std::vector<Result> alone;
+  for (int row = 0; row < kRows; ++row) alone.push_back(layer.run(*plain, {row}));
+  for (const std::string& path : available_paths()) {
+    for (const int threads : thread_counts({1, 2, 5})) {
+      auto backend = backend_under_test(threads, path);
+      for (int count = 1; count <= kRows; count += count < 17 ? 1 : 12) {
+        std::vector<int> rows = all_rows();
+        std::shuffle(rows.begin(), rows.end(), std::mt19937(static_cast<unsigned>(count)));
+        rows.resize(static_cast<std::size_t>(count));
+        const Result batch = layer.run(*backend, rows);
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+          ASSERT_TRUE(same_bits(batch.row(i), alone[static_cast<std::size_t>(rows[i])].residual)) << path;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Moe, TiesGoToTheLowerExpert) {
+  Layer layer;
+  std::fill(layer.logits.begin(), layer.logits.end(), 0.5f);
+  auto backend = backend_under_test(2);
+  const Result result = layer.run(*backend, {0, 1});
+  EXPECT_EQ(result.chosen, (std::vector<std::int32_t>{0, 1, 2, 0, 1, 2}));
+}
+
+TEST_F(Moe, ANonFiniteRouterSpoilsItsOwnRowOnly) {
+  Layer layer;
+  auto backend = backend_under_test(2);
+  const Result clean = layer.run(*backend, all_rows());
+  layer.logits[5 * kExperts + 2] = NAN;
+  layer.logits[7 * kExperts] = INFINITY;
+  std::fill_n(layer.x.begin() + 7 * kHidden, kHidden, NAN);
+  const Result dirty = layer.run(*backend, all_rows());
+  for (std::size_t row = 0; row < kRows; ++row) {
+    if (row == 5 || row == 7) {
+      for (const float value : dirty.row(row)) EXPECT_TRUE(std::isnan(value));
+    } else {
+      EXPECT_TRUE(same_bits(dirty.row(row), clean.row(row)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tensorfold::ops

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Checks the CUDA backend on this machine's GPU: the tests of operations, of whole models and of the fold, then
+# `tensorfold verify --backend cuda` on every golden checkpoint and on the demo model. Prints a short table; fails when
+# anything failed.
+#   tools/device_check.sh                       builds what is missing in build/release
+#   tools/device_check.sh --binaries FOLDER     takes programs that were built elsewhere (test_ops_cuda, test_model_cuda,
+#                                               tensorfold); what isn't there is left out
+#   --schedules N    of verify, for each checkpoint (20)
+#   --only PATTERN   rows of the table whose name matches (a shell pattern)
+set -uo pipefail
+cd "$(dirname "$0")/.."
+binaries="" schedules=20 only="*"
+while [ $# -gt 0 ]; do
+  case $1 in
+    --binaries) binaries=$(cd "$2" && pwd); shift 2 ;;
+    --schedules) schedules=$2; shift 2 ;;
+    --only) only=$2; shift 2 ;;
+    *) sed -n '2,10p' "$0"; exit 2 ;;
+  esac
+done
+if [ -z "$binaries" ]; then
+  cmake --preset release -DTENSORFOLD_CUDA=ON >/dev/null &&
+    cmake --build build/release -j"$(nproc)" --target test_ops_cuda test_model_cuda tensorfold || exit 1
+  binaries=$PWD/build/release/bin
+fi
+export TENSORFOLD_SOURCE=$PWD
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+failures=0
+
+row() { printf '%-44s %s\n' "$1" "$2"; }
+wanted() { case $1 in $only) return 0 ;; esac; return 1; }
+
+tests() {  # tests NAME PROGRAM FILTER
+  wanted "$1" || return 0
+  local log=$logs/log start=$SECONDS status
+  if [ ! -x "$binaries/$2" ]; then row "$1" "left out (no $2)"; return; fi
+  "$binaries/$2" --gtest_brief=1 --gtest_filter="$3" >"$log" 2>&1
+  status=$?
+  local passed failed skipped
+  passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\?\..*/\1/p' "$log")
+  skipped=$(sed -n 's/^\[  SKIPPED \] \([0-9]*\) tests\?.*/\1/p' "$log" | tail -1)
+  failed=$(grep -c '^\[  FAILED  \] .*(' "$log")
+  row "$1" "${passed:-0} passed, $failed failed, ${skipped:-0} skipped, $((SECONDS - start)) s"
+  [ $status -eq 0 ] && return
+  failures=$((failures + 1))
+  [ -n "$passed" ] || echo "    the program ended early (exit status $status)"
+  grep -v '^\[  PASSED\|^\[=====' "$log" | cut -c1-200 | head -n 20 | sed 's/^/    /'
+}
+
+verify() {  # verify NAME MODEL
+  wanted "verify $1" || return 0
+  local start=$SECONDS log=$logs/log status
+  "$binaries/tensorfold" verify "$2" --backend cuda --schedules "$schedules" --json >"$log" 2>&1
+  status=$?
+  if [ $status -ne 0 ] && grep -q 'has no attention kernel' "$log"; then
+    row "verify $1" "refused by name: $(sed -n 's/.*\(head_dim of [0-9]*\).*/\1/p' "$log" | head -n 1)"
+    return
+  fi
+  local rows bits
+  rows=$(sed -n 's/.*"rows":\([0-9]*\).*/\1/p' "$log") bits=$(sed -n 's/.*"differing_bits":\([0-9]*\).*/\1/p' "$log")
+  row "verify $1" "${rows:-no} rows, ${bits:-?} differing bits, $((SECONDS - start)) s"
+  [ $status -eq 0 ] && return
+  failures=$((failures + 1))
+  cut -c1-600 "$log" | tail -n 5 | sed 's/^/    /'
+}
+
+command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+for suite in CudaPass PassBlock GraphCache Rows BlockConvolution CudaLinear Moe Attention TreeAttention MutualAttention \
+             GatedDelta TreeGatedDelta; do
+  tests "$suite" test_ops_cuda "$suite.*"
+done
+tests "draws" test_model_cuda "DeviceDraw.*"
+tests "memory" test_model_cuda "CudaMemory.*"
+tests "golden values" test_model_cuda "*Golden.*"
+tests "row counts and graphs" test_model_cuda "*Buckets.*"
+tests "windows and trees" test_model_cuda "*Windows.*"
+tests "drafters" test_model_cuda "*GoldenMtp.*:Mtp.*:*GoldenDrafter.*:Drafter.*:DrafterBits.*:TrainedDrafts.*"
+tests "fold" test_model_cuda "*GoldenFold.*"
+tests "drafts through the engine" test_model_cuda "*GoldenDrafts.*:Models/TrainedDrafts.*"
+tests "kept prefixes" test_model_cuda "*GoldenReuse.*:FoldReuse.*"
+if [ -x "$binaries/tensorfold" ]; then
+  for model in tests/golden/models/*/; do
+    name=$(basename "$model")
+    [ -f "$model/model.gguf" ] && model=$model/model.gguf
+    verify "$name" "$model"
+  done
+  [ -f models/demo/model.safetensors ] && verify demo models/demo
+else
+  row "verify" "left out (no tensorfold)"
+fi
+echo
+[ $failures -eq 0 ] && echo "All of it passed." || echo "$failures of the above failed."
+exit $((failures > 0))
