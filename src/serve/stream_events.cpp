@@ -7,7 +7,6 @@ namespace tensorfold {
 
 void StreamEvents::push(StreamEvent&& event) {
   std::lock_guard lock(mutex_);
-  const bool was_empty = events_.empty() && !finish_;
   if (auto* finish = std::get_if<FinishEvent>(&event)) {
     finish_ = std::move(*finish);
   } else if (events_.size() >= limits::kStreamEventsMax) {
@@ -16,7 +15,9 @@ void StreamEvents::push(StreamEvent&& event) {
   } else {
     events_.push_back(std::move(event));
   }
-  if (was_empty && notify_) notify_();
+  if (noticed_ || !notify_) return;
+  notify_();
+  noticed_ = true;
 }
 
 void StreamEvents::close() {
@@ -27,7 +28,9 @@ void StreamEvents::close() {
 void StreamEvents::take(std::vector<StreamEvent>& events) {
   events.clear();
   std::lock_guard lock(mutex_);
+  if (finish_) events_.reserve(events_.size() + 1);  // the only thing that may fail: before anything has moved
   events.swap(events_);
+  noticed_ = false;
   if (!finish_) return;
   events.push_back(std::move(*finish_));
   finish_.reset();

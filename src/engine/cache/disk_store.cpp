@@ -238,18 +238,20 @@ void DiskStore::write(std::unique_ptr<StateToWrite> state) {
   const std::lock_guard lock(mutex_);
   if (paused_ || (header.parent != 0 && index_.find(header.parent) == nullptr)) return;  // it would continue nothing
   const std::uint64_t bytes = state->pages.size() + (state->snapshot != nullptr ? state->snapshot->size() : 0);
+  to_write_.push_back(std::move(state));
   try {
     index_.add(std::move(stored));
-    to_write_.push_back(std::move(state));
-  } catch (const std::exception&) {
-    give_up();
-    return;
+  } catch (...) {
+    to_write_.pop_back();  // what is queued is in the index
+    throw;
   }
   queued_bytes_ += bytes;
   work_.notify_all();
 }
 
-/// Under mutex_. Files on disk stay good: the next start reads them again.
+/// Under mutex_, where a thread of the store's has met short memory and ends. The other one may be at work: from here on
+/// neither changes the index, nor writes to the manifest what the index says. Files on disk stay good: the next start
+/// reads them again.
 void DiskStore::give_up() {
   if (!given_up_) spdlog::warn("learning is off until the next start: memory is short");
   given_up_ = paused_ = true;
