@@ -32,7 +32,7 @@ constexpr std::size_t kTokensOfStart = 8;    // of each stream, that are not mea
 constexpr std::size_t kTokensBefore = 60;    // of each stream, when the prompt comes
 constexpr std::size_t kTokensAfter = 20;     // of each stream, more than a pass brings
 constexpr int kReplyTokensMax = 12'000;
-constexpr double kSameMomentSeconds = 50e-6;  // tokens of one pass come together
+constexpr double kSameMomentSeconds = 2e-3;  // tokens of one pass come together, and no pass of a real model is as short
 
 struct Options {
   std::string model;

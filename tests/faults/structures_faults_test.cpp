@@ -2,6 +2,7 @@
 // once, in order, and whole. (engine_faults_test.cpp has the engine as a whole.)
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <new>
 #include <set>
 
@@ -92,14 +93,12 @@ TEST_F(StructureFaults, EveryEventThatWasQueuedArrivesOnceAndWhole) {
     arm(seed);
     bool told = false;
     StreamEvents events([&told, &refused_notices] {
-      int* posted = nullptr;
       try {
-        posted = new int(1);  // posting needs memory, too
+        ::operator delete(::operator new(64));  // posting needs memory, too
       } catch (const std::bad_alloc&) {
         ++refused_notices;
         throw;
       }
-      delete posted;
       told = true;
     });
     std::vector<std::int32_t> queued, arrived;
@@ -123,6 +122,7 @@ TEST_F(StructureFaults, EveryEventThatWasQueuedArrivesOnceAndWhole) {
           ++ends;
         }
       }
+      batch = {};  // its memory would save the next take() from asking for any
     };
     for (std::int32_t i = 0; i < 40; ++i) {
       TokenEvent token;
@@ -148,7 +148,9 @@ TEST_F(StructureFaults, EveryEventThatWasQueuedArrivesOnceAndWhole) {
     ASSERT_EQ(ends, 1);
     ASSERT_EQ(arrived, queued);
   }
-  EXPECT_GT(std::min({refused_pushes, refused_takes, refused_notices}), 20);
+  EXPECT_GT(refused_pushes, 20);
+  EXPECT_GT(refused_takes, 20);
+  EXPECT_GT(refused_notices, 20);
 }
 
 }  // namespace
