@@ -122,7 +122,7 @@ TEST_F(StructureFaults, EveryEventThatWasQueuedArrivesOnceAndWhole) {
           ++ends;
         }
       }
-      batch = {};  // its memory would save the next take() from asking for any
+      batch = std::vector<StreamEvent>();  // its memory would save the next take() from asking for any
     };
     for (std::int32_t i = 0; i < 40; ++i) {
       TokenEvent token;
