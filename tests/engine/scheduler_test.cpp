@@ -60,6 +60,24 @@ TEST(CostModel, ForgetsAnAccident) {
   EXPECT_EQ(costs.rows_within(0.25, 512), 32);
 }
 
+// A prompt grows long: every pass costs more than the last, and what passes cost at its beginning says nothing any more.
+TEST(CostModel, FollowsWhatGrowsDearer) {
+  for (const double growth : {1.0, 1.003, 1.01}) {
+    CostModel costs;
+    double seconds_per_row = 0.0005;
+    int above = 0;
+    for (int pass = 0; pass < 300; ++pass) {
+      const std::int32_t rows = costs.rows_within(0.2, 512);
+      const double seconds = 0.01 + seconds_per_row * rows;
+      above += seconds > 0.25 ? 1 : 0;
+      costs.observe(rows, seconds);
+      seconds_per_row *= growth;
+      if (pass % 100 == 99) seconds_per_row *= 1.5;  // something else begins to run
+    }
+    EXPECT_LE(above, 12) << growth;
+  }
+}
+
 TEST(Scheduler, DecodingLanesAlwaysGoAndPromptsFillTheTime) {
   Scheduler scheduler({512, 512, 0.25}, 0);
   const CostModel costs = measured(0.0, 0.002);  // 125 rows in 250 ms, 94 of them where others wait
