@@ -49,7 +49,6 @@ DirectContext::DirectContext() {
   facts_.compute_capability = properties.major * 10 + properties.minor;
   facts_.sm_count = properties.multiProcessorCount;
   facts_.shared_bytes_max = static_cast<int>(properties.sharedMemPerBlockOptin);
-  facts_.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
   use_hopper_paths(true);
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
   ring_ = cuda::allocate<std::byte>(kRingBytes);

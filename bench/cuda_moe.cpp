@@ -80,7 +80,6 @@ class BenchContext final : public CudaContext {
     facts_.compute_capability = properties.major * 10 + properties.minor;
     facts_.sm_count = properties.multiProcessorCount;
     facts_.shared_bytes_max = static_cast<int>(properties.sharedMemPerBlockOptin);
-    facts_.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
     facts_.hopper = facts_.compute_capability == 90;
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
   }

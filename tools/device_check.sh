@@ -26,7 +26,7 @@ fi
 export TENSORFOLD_SOURCE=$PWD
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
-failures=0
+failures=0 rows=0
 
 row() { printf '%-44s %s\n' "$1" "$2"; }
 wanted() { case $1 in $only) return 0 ;; esac; return 1; }
@@ -35,6 +35,7 @@ tests() {  # tests NAME PROGRAM FILTER
   wanted "$1" || return 0
   local log=$logs/log start=$SECONDS status
   if [ ! -x "$binaries/$2" ]; then row "$1" "left out (no $2)"; return; fi
+  rows=$((rows + 1))
   "$binaries/$2" --gtest_brief=1 --gtest_filter="$3" >"$log" 2>&1
   status=$?
   local passed failed skipped
@@ -42,7 +43,11 @@ tests() {  # tests NAME PROGRAM FILTER
   skipped=$(sed -n 's/^\[  SKIPPED \] \([0-9]*\) tests\?.*/\1/p' "$log" | tail -1)
   failed=$(grep -c '^\[  FAILED  \] .*(' "$log")
   row "$1" "${passed:-0} passed, $failed failed, ${skipped:-0} skipped, $((SECONDS - start)) s"
-  [ $status -eq 0 ] && return
+  if [ $status -eq 0 ]; then
+    [ "${passed:-0}" -gt 0 ] && return
+    echo "    nothing ran"
+    sed -n '/no GPU/p' "$log" | head -n 1 | sed 's/^/    /'
+  fi
   failures=$((failures + 1))
   [ -n "$passed" ] || echo "    the program ended early (exit status $status)"
   grep -v '^\[  PASSED\|^\[=====' "$log" | cut -c1-200 | head -n 20 | sed 's/^/    /'
@@ -51,15 +56,16 @@ tests() {  # tests NAME PROGRAM FILTER
 verify() {  # verify NAME MODEL
   wanted "verify $1" || return 0
   local start=$SECONDS log=$logs/log status
+  rows=$((rows + 1))
   "$binaries/tensorfold" verify "$2" --backend cuda --schedules "$schedules" --json >"$log" 2>&1
   status=$?
   if [ $status -ne 0 ] && grep -q 'has no attention kernel' "$log"; then
     row "verify $1" "refused by name: $(sed -n 's/.*\(head_dim of [0-9]*\).*/\1/p' "$log" | head -n 1)"
     return
   fi
-  local rows bits
-  rows=$(sed -n 's/.*"rows":\([0-9]*\).*/\1/p' "$log") bits=$(sed -n 's/.*"differing_bits":\([0-9]*\).*/\1/p' "$log")
-  row "verify $1" "${rows:-no} rows, ${bits:-?} differing bits, $((SECONDS - start)) s"
+  local compared bits
+  compared=$(sed -n 's/.*"rows":\([0-9]*\).*/\1/p' "$log") bits=$(sed -n 's/.*"differing_bits":\([0-9]*\).*/\1/p' "$log")
+  row "verify $1" "${compared:-no} rows, ${bits:-?} differing bits, $((SECONDS - start)) s"
   [ $status -eq 0 ] && return
   failures=$((failures + 1))
   cut -c1-600 "$log" | tail -n 5 | sed 's/^/    /'
@@ -90,5 +96,6 @@ else
   row "verify" "left out (no tensorfold)"
 fi
 echo
+if [ $rows -eq 0 ]; then echo "Nothing ran: no program was found, or no row is called '$only'."; exit 1; fi
 [ $failures -eq 0 ] && echo "All of it passed." || echo "$failures of the above failed."
 exit $((failures > 0))

@@ -29,6 +29,7 @@ inline constexpr std::int64_t kHeadCountMax = 1024;
 inline constexpr std::int64_t kHeadDimensionMax = 1024;
 inline constexpr std::int64_t kVocabularySizeMax = 1 << 21;
 inline constexpr std::int64_t kExpertCountMax = 4096;
+inline constexpr std::int64_t kExpertsPerTokenMax = 64;
 inline constexpr std::int64_t kContextTokensMax = 1 << 22;
 inline constexpr std::int64_t kDrafterTapsMax = 32;       // layers whose residual stream a drafter reads
 inline constexpr std::int64_t kDraftBlockRowsMax = 16;    // rows of a drafter's block

@@ -74,6 +74,7 @@ std::string decode_text(const Json& decode) {
                                  spread(stream["tokens_per_second"]), 1e3 / median(stream["tokens_per_second"]),
                                  stream["token_hash"].get<std::string>());
   text += drafts_text(stream);
+  if (decode["windows"].empty()) return text;
   text += fmt::format("windows, {} rows of the one before landed:\n  {:>5} {:>11} {:>12}\n",
                       decode["accepted"].get<int>(), "rows", "ms a pass", fmt::format("of {} row{}", decode["windows"][0]["rows"].get<int>(),
                       decode["windows"][0]["rows"].get<int>() == 1 ? "" : "s"));

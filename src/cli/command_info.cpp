@@ -9,6 +9,7 @@
 #include "checkpoint/describe.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
+#include "cli/model_options.h"
 #include "hub/resolve.h"
 #include "model/drafter_description.h"
 #include "model/load.h"
@@ -54,6 +55,15 @@ std::string gpu_lines() {
   return text.empty() ? fmt::format("gpu: none ({})\n", reason) : text;
 }
 
+/// As with the processor: `info` tells what is wrong with a backend, and goes on.
+std::string backend_line(const BackendChoice& choice) {
+  try {
+    return backend_title(choice);
+  } catch (const Error& error) {
+    return fmt::format("none ({})", error.what());
+  }
+}
+
 /// What the checkpoint brings for drafting: its MTP head, and a block drafter beside it.
 std::string draft_lines(const Checkpoint& checkpoint, const ModelDescription& description) {
   std::string text;
@@ -81,6 +91,7 @@ int run_info(const std::vector<std::string>& words) {
     std::fputs(help_text(kInfo).c_str(), stdout);
     return 0;
   }
+  const BackendChoice choice = backend_choice(arguments);
   const auto checkpoint = Checkpoint::open(resolve_model(arguments.model()));
   const ModelDescription description = describe_model(*checkpoint);
   const std::vector<FormatSummary> formats = describe_formats(*checkpoint);
@@ -94,10 +105,7 @@ int run_info(const std::vector<std::string>& words) {
   text += draft_lines(*checkpoint, description);
   text += fmt::format("cpu path: {}\n", cpu_line());
   text += gpu_lines();
-  BackendChoice choice;
-  choice.backend = arguments.text("--backend").value_or("auto");
-  choice.device = static_cast<int>(arguments.integer("--device").value_or(-1));
-  text += fmt::format("backend: {}\n", backend_title(choice));
+  text += fmt::format("backend: {}\n", backend_line(choice));
   text += "tensors:\n";
   for (const FormatSummary& format : formats) {
     text += fmt::format("  {:<28} {:>6} tensors {:>14} bytes\n", format.format, format.tensors, format.bytes);

@@ -103,21 +103,27 @@ std::int64_t seed_salt() {
 
 }  // namespace
 
+BackendChoice backend_choice(const Arguments& arguments) {
+  BackendChoice choice;
+  choice.backend = arguments.text("--backend").value_or("auto");
+  choice.rounding = arguments.text("--rounding").value_or("none");
+  if (arguments.has("--rounding") && choice.backend != "reference") {
+    throw UsageError("argument --rounding: only with --backend reference");
+  }
+  choice.threads = static_cast<int>(arguments.integer("--threads").value_or(0));
+  choice.device = static_cast<int>(arguments.integer("--device").value_or(-1));
+  if (arguments.has("--device") && choice.backend != "auto" && choice.backend != "cuda") {
+    throw UsageError("argument --device: only with --backend cuda or auto");
+  }
+  return choice;
+}
+
 ServedModelOptions model_options(const Arguments& arguments) {
   ServedModelOptions options;
   options.model = arguments.model();
   options.name = arguments.text("--name").value_or("");
   options.aliases = arguments.list("--alias");
-  options.backend = arguments.text("--backend").value_or("auto");
-  options.rounding = arguments.text("--rounding").value_or("none");
-  if (arguments.has("--rounding") && options.backend != "reference") {
-    throw UsageError("argument --rounding: only with --backend reference");
-  }
-  options.threads = static_cast<int>(arguments.integer("--threads").value_or(0));
-  options.device = static_cast<int>(arguments.integer("--device").value_or(-1));
-  if (arguments.has("--device") && options.backend != "auto" && options.backend != "cuda") {
-    throw UsageError("argument --device: only with --backend cuda or auto");
-  }
+  static_cast<BackendChoice&>(options) = backend_choice(arguments);
   options.context = static_cast<std::int32_t>(arguments.integer("--context").value_or(0));
   options.lanes = lanes_from(arguments.text("--parallel"));
   if (const auto gib = arguments.number("--prompt-cache-gib")) options.prompt_cache_bytes = bytes_from_gib(*gib);

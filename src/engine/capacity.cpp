@@ -114,17 +114,23 @@ std::int32_t window_rows(const ModelFacts& facts, std::int32_t slots, std::int32
        mebibytes(memory), options.cache_memory_bytes == 0 && is_shared ? " (half of the free memory)" : "", advice);
 }
 
-/// Memory for the lanes' caches.
-std::uint64_t cache_memory(const ModelFacts& facts, const EngineOptions& options, std::int32_t pass_rows,
-                           MemoryAvailable available) {
-  if (options.cache_memory_bytes != 0) return options.cache_memory_bytes;
-  if (available.is_shared) return available.bytes / 2;
-  // Logits grow with the streams that there are; on a host they are a small part of the half that is left alone.
+/// What logits leave of a GPU's memory: they grow with the streams that there are. On a host they are a small part of the half
+/// that is left alone.
+MemoryAvailable beside_logits(const ModelFacts& facts, const EngineOptions& options, std::int32_t pass_rows,
+                              MemoryAvailable available) {
+  if (available.is_shared) return available;
   const std::int32_t lanes = options.lanes > 0 ? options.lanes : kAutoLanes;
   const std::uint64_t logits_rows = std::bit_ceil(static_cast<std::uint64_t>(lanes + scored_rows_max(facts, pass_rows)));
   const std::uint64_t logits = logits_rows * static_cast<std::uint64_t>(facts.vocabulary_size) * sizeof(float);
-  const std::uint64_t left = available.bytes - std::min(available.bytes, logits);
-  return options.lanes > 0 && options.context > 0 ? left : left / 4 * 3;
+  available.bytes -= std::min(available.bytes, logits);
+  return available;
+}
+
+/// Memory for the lanes' caches.
+std::uint64_t cache_memory(const EngineOptions& options, MemoryAvailable available) {
+  if (options.cache_memory_bytes != 0) return options.cache_memory_bytes;
+  if (available.is_shared) return available.bytes / 2;
+  return options.lanes > 0 && options.context > 0 ? available.bytes : available.bytes / 4 * 3;
 }
 
 /// Memory for kept prefixes. Automatic: a quarter of what the lanes leave, of a GPU's memory half. A given size is refused when it would take
@@ -181,7 +187,8 @@ Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, Me
   capacity.pass_rows =
       options.pass_rows_max > 0 ? std::min(options.pass_rows_max, facts.pass_rows_max) : facts.pass_rows_max;
   const std::int32_t rows = capacity.pass_rows;
-  const std::uint64_t memory = cache_memory(facts, options, rows, available);
+  available = beside_logits(facts, options, rows, available);
+  const std::uint64_t memory = cache_memory(options, available);
   const bool choose_context = options.context == 0;
   capacity.lanes = options.lanes;
   if (options.lanes == 0) {

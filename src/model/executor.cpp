@@ -43,7 +43,6 @@ struct Executor::Pass {
   std::vector<std::int32_t> tapped_rows;
   std::vector<ops::RowDraw> draws;  // per logits row
   bool any_draw = false;
-  bool needs_logits = false;        // on the host: for a row that isn't drawn where its logits lie
   // Each list is padded with its last row to a bucket; this many are meant.
   std::size_t logits_count = 0, hidden_count = 0, tapped_count = 0;
   std::int64_t token_rows = 0;  // layers.rows is padded: tokens and positions beyond this are zero and belong to no lane
@@ -145,8 +144,9 @@ void Executor::allocate_caches(const std::vector<std::int32_t>& page_counts, std
 
 // On a host memory grows where it is used, and there is nothing to find out.
 void Executor::warm_up(std::int32_t pass_rows) {
-  if (backend_->info().host_memory) return;
   pass_rows = std::min({pass_rows, facts_.pass_rows_max, description_.context_max});
+  if (backend_->info().host_memory || pass_rows <= warm_rows_) return;
+  warm_rows_ = pass_rows;
   const std::int32_t pages = (pass_rows + limits::kKvPageTokens - 1) / limits::kKvPageTokens;
   allocate_caches(std::vector<std::int32_t>(facts_.groups.size(), pages + 1), 2, 1);
   RoundPlan plan;
@@ -163,7 +163,7 @@ void Executor::warm_up(std::int32_t pass_rows) {
     each.sequence_index = row;
     each.rope_position.fill(row);
     each.parent_row = row - 1;
-    each.flags = kRowWantsHidden | kRowIsTapped | (row + 1 == pass_rows ? kRowWantsLogits : 0u);
+    each.flags = (mtp_head_ ? kRowWantsHidden : 0u) | kRowIsTapped | (row + 1 == pass_rows ? kRowWantsLogits : 0u);
     plan.rows.push_back(each);
   }
   plan.lanes.push_back(std::move(lane));
@@ -210,24 +210,33 @@ void Executor::settle(const PlanLane& lane) {
   if (lane.replay_rows.empty()) return;
   windows_.check_replay(lane);
   std::vector<std::vector<ops::LaneSpan>> spans;
-  for (const auto& pages : lane.pages) spans.push_back({span_of(lane, pages)});
+  for (const auto& pages : lane.pages) {
+    ops::LaneSpan span = span_of(lane, pages);
+    span.row_count = 0;
+    span.commits = true;
+    spans.push_back({span});
+  }
+  ops::PassInputs inputs;  // without a name: settling is too rare to be worth a captured graph
+  for (std::size_t group = 0; group < spans.size(); ++group) inputs.lanes.push_back({spans[group], 0});
+  ops::PassScope scope(*backend_, inputs);
   replay_trees(spans);
   for (std::size_t index = 0; index < description_.layers.size(); ++index) {
     const auto* mixer = std::get_if<GatedDeltaMixer>(&description_.layers[index].mixer);
     if (!mixer) continue;
     const auto& weights = std::get<GatedDeltaWeights>(weights_.layers[index].mixer);
-    ops::GatedDeltaSettleParams params;
+    const auto& own = spans[static_cast<std::size_t>(mixer->cache_group)];
+    ops::GatedDeltaParams params;
     params.geometry = mixer->geometry;
     params.conv_weight = weights.conv_weight;
     params.decay = weights.decay;
     params.dt_bias = weights.dt_bias;
     params.slots = layer_caches_[index].buffer->data();
     params.slot_bytes = layer_caches_[index].unit_bytes;
-    params.slot = lane.slot;
-    params.replay_rows = lane.replay_rows.data();
-    params.replay_count = static_cast<std::int32_t>(lane.replay_rows.size());
-    backend_->gated_delta_settle(params);
+    params.lanes = own.data();
+    params.lane_count = static_cast<std::int32_t>(own.size());
+    backend_->gated_delta(params);
   }
+  scope.end();
   windows_.forget(lane.slot);
 }
 
@@ -264,8 +273,6 @@ void Executor::add_draw(const PlanRow& row, Pass& pass) const {
     draw.position = row.sequence_index + 1;
     draw.wanted = 1;
     pass.any_draw = true;
-  } else {
-    pass.needs_logits = true;
   }
   pass.draws.push_back(draw);
 }
@@ -429,8 +436,9 @@ void Executor::read_results(Pass& pass, ForwardResult& result) {
   if (pass.any_draw) {
     result.draws.resize(pass.logits_rows.size());
     backend_->copy_to_host(result.draws.data(), drawn_->data(), result.draws.size() * sizeof(std::int32_t));
+  } else if (!pass.logits_rows.empty()) {
+    result.logits = logits_->read(static_cast<std::int64_t>(pass.logits_rows.size()));
   }
-  if (pass.needs_logits) result.logits = logits_->read(static_cast<std::int64_t>(pass.logits_rows.size()));
   result.logits_rows = std::move(pass.logits_rows);
   if (drafter_) taps_.pass_rows = std::move(pass.tapped_rows);
   hidden_.pass_rows = std::move(pass.hidden_rows);

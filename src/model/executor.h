@@ -104,6 +104,7 @@ class Executor final : public LanguageModel {
   KeptRows taps_;  // activations [rows, taps · hidden], residual stream after the drafter's layers
   std::unique_ptr<DflashDrafter> drafter_;  // null without a drafter
   std::vector<float> host_hidden_;
+  std::int32_t warm_rows_ = 0;  // of the largest warm_up()
   std::unique_ptr<ops::Buffer> drawn_;  // int32, a token a logits row
 };
 

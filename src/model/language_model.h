@@ -49,8 +49,8 @@ struct ModelFacts {
 /// Result of a pass: one entry per row that asked for it, in row order. Memory is the model's, valid until the next call.
 struct ForwardResult {
   std::vector<std::int32_t> logits_rows;   // plan row of each logits row
-  const float* logits = nullptr;           // host memory, [logits_rows.size(), vocabulary_size], fp32; null when every row
-                                           // was drawn from where they lie: LanguageModel::logits_row() brings one
+  const float* logits = nullptr;           // host memory, [logits_rows.size(), vocabulary_size], fp32; null when rows
+                                           // were drawn where they lie: LanguageModel::logits_row() brings one
   std::vector<std::int32_t> draws;         // per logits row: token, or a code of ops/draw.h; empty: none was drawn
   std::vector<std::int32_t> hidden_rows;   // rows flagged kRowReturnsHidden
   const float* hidden = nullptr;           // [hidden_rows.size(), hidden_size], unrounded

@@ -132,7 +132,6 @@ class Backend {
   virtual std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const = 0;
   virtual std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const = 0;
   virtual void gated_delta(const GatedDeltaParams& params) = 0;
-  virtual void gated_delta_settle(const GatedDeltaSettleParams& params) = 0;
 
   // --- moe.h
   virtual void moe(const MoeParams& params) = 0;

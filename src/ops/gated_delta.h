@@ -39,6 +39,8 @@ struct GatedDeltaGeometry {
   std::int64_t conv_channels() const { return 2ll * k_heads * k_dim + static_cast<std::int64_t>(v_heads) * v_dim; }
 };
 
+/// A lane without rows that commits (row_count 0) is settled: what is pending in its slot is replayed, and the state is the
+/// canonical one. Then only geometry, weights of the recurrence, slots and lanes are read.
 struct GatedDeltaParams {
   GatedDeltaGeometry geometry;
   /// Output of the fused projection, [rows, stride] fp32: q|k|v channels at qkv_offset, z (v_heads·v_dim) at z_offset,
@@ -57,19 +59,6 @@ struct GatedDeltaParams {
   const LaneSpan* lanes = nullptr;
   std::int32_t lane_count = 0;
   Activation* out = nullptr;           // [rows, v_heads · v_dim]
-};
-
-/// Replays what is pending in one slot, after which the slot's state is the canonical one.
-struct GatedDeltaSettleParams {
-  GatedDeltaGeometry geometry;
-  const float* conv_weight = nullptr;
-  const float* decay = nullptr;
-  const float* dt_bias = nullptr;
-  void* slots = nullptr;
-  std::size_t slot_bytes = 0;
-  std::int32_t slot = 0;
-  const std::int32_t* replay_rows = nullptr;
-  std::int32_t replay_count = 0;
 };
 
 }  // namespace tensorfold::ops

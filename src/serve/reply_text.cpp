@@ -95,7 +95,7 @@ void ReplyText::finish_calls(bool ended_by_model, ReplyTextPiece& out) {
     auto last = std::make_unique<ToolCallSplitter>(tools_, one_call_);
     const AnswerPieces pieces = last->push(held_reasoning_);
     const AnswerPieces end = last->finish(ended_by_model);
-    if (!last->calls().empty() && (pieces.content + end.content + end.withheld).empty()) {
+    if (!last->calls().empty() && (pieces.content + pieces.withheld + end.content + end.withheld).empty()) {
       for (const AnswerPieces* found : {&pieces, &end}) {
         out.calls.insert(out.calls.end(), found->calls.begin(), found->calls.end());
       }

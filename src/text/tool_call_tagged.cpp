@@ -29,9 +29,9 @@ class WholeBlockReader : public ToolCallReader {
       const std::size_t mark = text.find(close_, search_);
       if (mark == std::string_view::npos) break;
       search_ = mark + close_.size();
-      if (!take(text.substr(0, mark), sink)) continue;
       used_ = search_;
-      return State::kDone;
+      if (take(text.substr(0, mark), sink)) return State::kDone;
+      if (++closes_ == kClosesMax) return State::kBroken;  // each is read from the block's beginning
     }
     if (text.size() >= close_.size()) search_ = std::max(search_, text.size() - close_.size() + 1);
     if (extent == BlockExtent::kGrowing) return State::kReading;
@@ -44,6 +44,8 @@ class WholeBlockReader : public ToolCallReader {
   virtual std::optional<NamedArguments> call_of(std::string_view block) const = 0;
 
  private:
+  static constexpr int kClosesMax = 16;
+
   bool take(std::string_view block, ToolCallSink& sink) {
     const std::optional<NamedArguments> call = call_of(block);
     if (!call) return false;
@@ -54,6 +56,7 @@ class WholeBlockReader : public ToolCallReader {
   }
 
   const std::string close_;
+  int closes_ = 0;
   std::size_t search_ = 0;
   std::size_t used_ = 0;
 };

@@ -7,6 +7,7 @@ namespace tensorfold {
 namespace {
 
 constexpr std::size_t kTagPrefixBytesMax = 32;
+constexpr int kBrokenBlocksMax = 16;
 constexpr std::string_view kTag = "tool_call>";
 constexpr std::string_view kGemmaOpen = "<|tool_call>";
 constexpr std::string_view kGemmaClose = "<tool_call|>";
@@ -165,7 +166,9 @@ bool ToolCallSplitter::run_bare(BlockExtent extent) {
 
 bool ToolCallSplitter::run_text(BlockExtent extent) {
   Opener opener;
-  const std::size_t at = find_opener(pending_, searched_, opener);
+  // Each broken block is read again as text: a bound keeps a reply full of marks from costing its length squared.
+  const bool looks = broken_blocks_ < kBrokenBlocksMax;
+  const std::size_t at = looks ? find_opener(pending_, searched_, opener) : std::string::npos;
   if (at == std::string::npos || (opener.match == MarkMatch::kPart && extent != BlockExtent::kGrowing)) {
     // Blanks are shown once more text follows them: those around calls are no part of the answer.
     const bool at_end = extent != BlockExtent::kGrowing;
@@ -176,9 +179,9 @@ bool ToolCallSplitter::run_text(BlockExtent extent) {
     return false;
   }
   emit(without_blanks_behind(std::string_view(pending_).substr(0, at)));
-  searched_ = opener_ = skip_blanks(pending_, 0);
+  searched_ = skip_blanks(pending_, 0);
   if (opener.match == MarkMatch::kPart) return false;
-  block_ = opener_ + opener.size;
+  block_ = searched_ + opener.size;
   calls_before_ = calls_.size();
   reader_ = opener.gemma ? make_gemma_call_reader(*offer_, opener.close)
                          : make_tagged_call_reader(*offer_, std::move(opener.close));
@@ -202,6 +205,7 @@ bool ToolCallSplitter::run_block(BlockExtent extent) {
   } else {
     recorder_->give_up();
     searched_ = block_;  // the mark is text; what follows it may hold a block of its own
+    ++broken_blocks_;
   }
   reader_.reset();
   return true;

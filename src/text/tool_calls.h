@@ -77,9 +77,9 @@ class ToolCallSplitter {
   std::string pending_;            // not yet decided; in kBlock: blanks, the opening mark, the block
   std::size_t pending_begin_ = 0;  // of all the pushed text
   std::size_t searched_ = 0;       // kText: no mark begins in pending_ before
-  std::size_t opener_ = 0;         // kBlock: where the opening mark stands in pending_
   std::size_t block_ = 0;          // kBlock: where the block begins behind it
   std::size_t calls_before_ = 0;   // kBlock: calls that were whole before it
+  int broken_blocks_ = 0;          // marks that turned out to be text: after kBrokenBlocksMax of them every mark is
 };
 
 /// Where the first mark that may open a block begins in `text`, even if the text ends inside it; npos when none does.

@@ -51,7 +51,6 @@ class ShapeBackend final : public ops::Backend {
   void round_rows(const ops::RoundRowsParams&) override { TF_ASSERT(false); }
   void block_convolution(const ops::BlockConvolutionParams&) override { TF_ASSERT(false); }
   void gated_delta(const ops::GatedDeltaParams&) override { TF_ASSERT(false); }
-  void gated_delta_settle(const ops::GatedDeltaSettleParams&) override { TF_ASSERT(false); }
   void moe(const ops::MoeParams&) override { TF_ASSERT(false); }
 
  private:

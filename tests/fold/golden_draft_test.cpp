@@ -81,7 +81,8 @@ struct Reply {
   StreamStatistics statistics;
 };
 
-/// Runs the requests together; keeps every committed row.
+/// Runs the requests together; keeps every committed row of every other stream. The others don't ask for their rows, so a
+/// backend that draws where the logits lie does so: their tokens are what is compared.
 std::vector<Reply> run(const DraftCase& draft_case, Engine& engine, int count) {
   std::vector<Reply> replies(static_cast<std::size_t>(count));
   std::vector<testing::StreamProbe> probes(static_cast<std::size_t>(count));
@@ -89,9 +90,11 @@ std::vector<Reply> run(const DraftCase& draft_case, Engine& engine, int count) {
   for (int i = 0; i < count; ++i) {
     StreamRequest request = request_of(draft_case, i, engine.facts().model.vocabulary_size);
     auto& rows = replies[static_cast<std::size_t>(i)].rows;
-    request.on_logits = [&rows](std::int32_t index, const float* logits, std::int32_t size) {
-      EXPECT_TRUE(rows.emplace(index, std::vector<float>(logits, logits + size)).second) << "row " << index << " twice";
-    };
+    if (i % 2 == 0) {
+      request.on_logits = [&rows](std::int32_t index, const float* logits, std::int32_t size) {
+        EXPECT_TRUE(rows.emplace(index, std::vector<float>(logits, logits + size)).second) << "row " << index << " twice";
+      };
+    }
     handles.push_back(engine.open(std::move(request), probes[static_cast<std::size_t>(i)].sink()));
   }
   for (int i = 0; i < count; ++i) {

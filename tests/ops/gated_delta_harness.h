@@ -140,17 +140,20 @@ class GatedDeltaHarness {
 
   void settle(int lane) {
     auto& pending = pending_[static_cast<std::size_t>(lane)];
-    GatedDeltaSettleParams params;
+    LaneSpan span;
+    span.slot = lane + 1;
+    span.replay_rows = pending.data();
+    span.replay_count = static_cast<std::int32_t>(pending.size());
+    GatedDeltaParams params;
     params.geometry = geometry_;
     params.conv_weight = conv_weight_.data();
     params.decay = decay_.data();
     params.dt_bias = dt_bias_.data();
     params.slots = slots_->data();
     params.slot_bytes = slot_bytes_;
-    params.slot = lane + 1;
-    params.replay_rows = pending.data();
-    params.replay_count = static_cast<std::int32_t>(pending.size());
-    backend_->gated_delta_settle(params);
+    params.lanes = &span;
+    params.lane_count = 1;
+    backend_->gated_delta(params);
     pending.clear();
   }
 

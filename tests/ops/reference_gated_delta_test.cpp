@@ -58,17 +58,20 @@ class Mixer {
   }
 
   void settle(std::int32_t slot, const std::vector<std::int32_t>& rows) {
-    GatedDeltaSettleParams params;
+    LaneSpan span;
+    span.slot = slot;
+    span.replay_rows = rows.data();
+    span.replay_count = static_cast<std::int32_t>(rows.size());
+    GatedDeltaParams params;
     params.geometry = geometry_;
     params.conv_weight = conv_weight_.data();
     params.decay = decay_.data();
     params.dt_bias = dt_bias_.data();
     params.slots = slots_->data();
     params.slot_bytes = slot_bytes_;
-    params.slot = slot;
-    params.replay_rows = rows.data();
-    params.replay_count = static_cast<std::int32_t>(rows.size());
-    backend_->gated_delta_settle(params);
+    params.lanes = &span;
+    params.lane_count = 1;
+    backend_->gated_delta(params);
   }
 
   /// State and convolution tail of a slot: everything canonical in it.

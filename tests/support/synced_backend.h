@@ -74,9 +74,6 @@ class SyncedBackend final : public ops::Backend {
     return backend_->gated_delta_window_row_bytes(geometry);
   }
   void gated_delta(const ops::GatedDeltaParams& params) override { backend_->gated_delta(params), synchronise(); }
-  void gated_delta_settle(const ops::GatedDeltaSettleParams& params) override {
-    backend_->gated_delta_settle(params), synchronise();
-  }
   void moe(const ops::MoeParams& params) override { backend_->moe(params), synchronise(); }
   bool can_draw(const SamplingRule& rule) const override { return backend_->can_draw(rule); }
   void draw(const ops::DrawParams& params) override { backend_->draw(params), synchronise(); }

@@ -299,7 +299,12 @@ TEST(ToolCalls, LongAndDeepRepliesAreReadInBoundedTime) {
     bare += "<word> ";
     xml += "</parameter> ";
   }
-  for (const std::string& text : {bare, xml}) {
+  std::string broken, nested;  // each mark opens a block that breaks, at once or by what follows
+  for (int i = 0; i < 30'000; ++i) {
+    broken += "<tool_call>no call</tool_call>\n";
+    nested += "<tool_call>{\"name\": ";
+  }
+  for (const std::string& text : {bare, xml, broken, nested}) {
     std::vector<std::size_t> cuts;
     for (std::size_t cut = 5; cut < text.size(); cut += 5) cuts.push_back(cut);
     outcome = split(text, cuts, false, false);

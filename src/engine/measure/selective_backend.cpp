@@ -236,10 +236,6 @@ void SelectiveBackend::gated_delta(const ops::GatedDeltaParams& params) {
   inner_->gated_delta(params);
 }
 
-void SelectiveBackend::gated_delta_settle(const ops::GatedDeltaSettleParams& params) {
-  inner_->gated_delta_settle(params);  // not part of a pass
-}
-
 void SelectiveBackend::moe(const ops::MoeParams& params) {
   const std::string operation =
       fmt::format("experts {} of {}, width {}", params.top_k, params.experts, params.down->columns());

@@ -80,7 +80,6 @@ class SelectiveBackend final : public ops::Backend {
     return inner_->gated_delta_window_row_bytes(geometry);
   }
   void gated_delta(const ops::GatedDeltaParams& params) override;
-  void gated_delta_settle(const ops::GatedDeltaSettleParams& params) override;
   void moe(const ops::MoeParams& params) override;
   bool can_draw(const SamplingRule& rule) const override { return inner_->can_draw(rule); }
   void draw(const ops::DrawParams& params) override;

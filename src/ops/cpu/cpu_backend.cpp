@@ -156,10 +156,6 @@ class CpuBackend final : public Backend {
     const cpu::ComputeModeScope mode;
     cpu::gated_delta(context_, params);
   }
-  void gated_delta_settle(const GatedDeltaSettleParams& params) override {
-    const cpu::ComputeModeScope mode;
-    cpu::gated_delta_settle(context_, params);
-  }
   void moe(const MoeParams& params) override {
     const cpu::ComputeModeScope mode;
     cpu::moe(context_, params);

@@ -23,7 +23,6 @@ void attention_replay(CpuContext& context, const AttentionReplayParams& params);
 std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry);
 std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry);
 void gated_delta(CpuContext& context, const GatedDeltaParams& params);
-void gated_delta_settle(CpuContext& context, const GatedDeltaSettleParams& params);
 
 void moe(CpuContext& context, const MoeParams& params);
 

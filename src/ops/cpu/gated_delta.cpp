@@ -400,21 +400,4 @@ void gated_delta(CpuContext& context, const GatedDeltaParams& p) {
   GatedDeltaPass(context, p).run();
 }
 
-void gated_delta_settle(CpuContext& context, const GatedDeltaSettleParams& p) {
-  GatedDeltaParams pass;
-  pass.geometry = p.geometry;
-  pass.conv_weight = p.conv_weight;
-  pass.decay = p.decay;
-  pass.dt_bias = p.dt_bias;
-  pass.slots = p.slots;
-  pass.slot_bytes = p.slot_bytes;
-  LaneSpan lane;
-  lane.slot = p.slot;
-  lane.replay_rows = p.replay_rows;
-  lane.replay_count = p.replay_count;
-  pass.lanes = &lane;
-  pass.lane_count = 1;
-  gated_delta(context, pass);
-}
-
 }  // namespace tensorfold::ops::cpu

@@ -29,6 +29,8 @@ constexpr int kArithmeticVersion = 1;
 constexpr std::int64_t kCapturedRowsMax = 128;          // longer passes hide their launches behind their kernels
 constexpr std::size_t kLooseBlockBytes = 32u << 20;     // device ring for lanes and lists outside a pass
 constexpr std::int64_t kPassRowsMax = 2048;
+// Launches for prompts are made from the lanes themselves, which a replay couldn't follow.
+static_assert(kCapturedRowsMax <= kWindowRowsMax);
 
 std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -112,11 +114,9 @@ class BackendContext final : public CudaContext {
     check(cudaSetDevice(options.device), "choosing the GPU");
     cudaDeviceProp properties = {};
     check(cudaGetDeviceProperties(&properties, options.device), "reading the GPU's properties");
-    facts_.device = options.device;
     facts_.compute_capability = properties.major * 10 + properties.minor;
     facts_.sm_count = properties.multiProcessorCount;
     facts_.shared_bytes_max = static_cast<int>(properties.sharedMemPerBlockOptin);
-    facts_.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
     facts_.hopper = options.hopper_paths && facts_.compute_capability == 90;
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
     memory_->set_on_free([this] { forget_graphs(); });  // a graph may point to what goes
@@ -177,11 +177,11 @@ class BackendContext final : public CudaContext {
   bool begin_pass(const PassInputs& inputs) {
     TF_ASSERT(state_ == State::kNone);
     TF_ASSERT(inputs.row_count >= inputs.rows);
+    key_.clear();
     block_.build(inputs);
     if (store_.upload(block_, stream_)) graphs_.clear();
     inputs_ = &inputs;
     state_ = State::kDirect;
-    key_.clear();
     if (!options_.graphs || inputs.name.empty() || inputs.row_count > kCapturedRowsMax) return true;
     bool is_new = false;
     key_ = key_of(inputs);
@@ -273,7 +273,7 @@ class BackendContext final : public CudaContext {
       const Lanes lanes = block_.lanes(group, nullptr);
       add(lanes.lane_count);
       add(lanes.rows_max);
-      add(lanes.any_tree * 4 + lanes.any_tree_replay * 2 + lanes.any_mutual);
+      add(lanes.any_tree * 2 + lanes.any_tree_replay);
       add(lanes.item_capacity);
       add(lanes.partial_row_capacity);
     }
@@ -303,7 +303,6 @@ class CudaBackend final : public Backend {
     info_.host_memory = options.pinned_buffers;
     info_.pass_rows_max = kPassRowsMax;
   }
-  ~CudaBackend() override { cudaStreamSynchronize(context().stream()); }
 
   const BackendInfo& info() const override { return info_; }
   std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose) override {
@@ -372,13 +371,17 @@ class CudaBackend final : public Backend {
   void round_rows(const RoundRowsParams& params) override { cuda::round_rows(context(), params); }
   void block_convolution(const BlockConvolutionParams& params) override { cuda::block_convolution(context(), params); }
   std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const override {
+    if (geometry.k_dim > kGatedDeltaDimensionMax || geometry.v_dim > kGatedDeltaDimensionMax) {
+      fail(ErrorCode::kUnsupported,
+           "The CUDA backend has no Gated DeltaNet kernel for heads of {} and {} dimensions (up to {}). Use --backend cpu.",
+           geometry.k_dim, geometry.v_dim, kGatedDeltaDimensionMax);
+    }
     return cuda::gated_delta_state_bytes(geometry);
   }
   std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const override {
     return cuda::gated_delta_window_row_bytes(geometry);
   }
   void gated_delta(const GatedDeltaParams& params) override { cuda::gated_delta(context(), params); }
-  void gated_delta_settle(const GatedDeltaSettleParams& params) override { cuda::gated_delta_settle(context(), params); }
   void moe(const MoeParams& params) override { cuda::moe(context(), params); }
   bool can_draw(const SamplingRule& rule) const override { return cuda::can_draw(rule); }
   void draw(const DrawParams& params) override { cuda::draw(context(), params); }

@@ -6,8 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <string>
 
 #include "ops/cuda/pass_data.h"
 #include "ops/types.h"
@@ -19,19 +17,17 @@ class Buffer;
 namespace tensorfold::ops::cuda {
 
 struct DeviceFacts {
-  int device = 0;
   int compute_capability = 0;     // 90 = 9.0
   int sm_count = 0;
   int shared_bytes_max = 0;       // a block can opt in to
-  std::size_t l2_bytes = 0;
   bool hopper = false;            // sm_90a kernels are in this binary, run here and are wanted
 };
 
 /// Scratch memory that operations may use between their own launches. Contents don't survive the operation, except in
 /// kCounters, which is zero whenever no operation runs: who counts there, leaves zeros. Operations run one after the other
 /// (each waits for the one before), so they share it.
-enum class Scratch { kPartials, kCounters, kActivations, kWeights, kPlan };
-constexpr int kScratchKinds = 5;
+enum class Scratch { kPartials, kCounters, kActivations, kPlan };
+constexpr int kScratchKinds = 4;
 
 /// A cache group's lanes in device memory, and what the host may build a launch on: these numbers are part of a captured
 /// pass's identity, so they hold for every pass that replays the same graph. Capacities are rounded up (powers of two).
@@ -42,7 +38,6 @@ struct Lanes {
   std::int32_t rows_max = 0;               // >= rows of the widest lane
   bool any_tree = false;                   // a lane has parents
   bool any_tree_replay = false;
-  bool any_mutual = false;
   std::int64_t item_capacity = 0;          // >= PassGroup::item_count; 0: no lane is a window
   std::int64_t partial_row_capacity = 0;   // >= sum over items of their lane's row_count
 };
@@ -57,7 +52,7 @@ class CudaContext {
   /// benchmark's) takes it from no account.
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose);
 
-  /// At least `bytes` of device memory, 1024-byte aligned; grows when it must (never while a pass is captured: it ran
+  /// At least `bytes` of device memory, 256-byte aligned; grows when it must (never while a pass is captured: it ran
   /// once before with the same sizes).
   virtual void* scratch(Scratch kind, std::size_t bytes) = 0;
 

@@ -58,11 +58,9 @@ std::uint64_t DeviceMemory::left() const {
 }
 
 std::uint64_t DeviceMemory::available() const {
-  std::size_t free_bytes = 0, total = 0;
-  if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) return 0;
-  const std::uint64_t whole = bytes_max_ != 0 ? std::min<std::uint64_t>(bytes_max_, total) : total;
-  const std::uint64_t reserve = std::min(kReserveBytesMax, whole / kReserveShare);
   const std::uint64_t bytes = left();
+  // What is left and what is taken: the whole that is ours, but for what other processes hold.
+  const std::uint64_t reserve = std::min(kReserveBytesMax, (bytes + used_) / kReserveShare);
   return bytes - std::min(bytes, reserve);
 }
 

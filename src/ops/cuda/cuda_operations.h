@@ -22,7 +22,7 @@ void linear(CudaContext& context, const LinearParams& params);
 void embed(CudaContext& context, const EmbedParams& params);
 // moe/
 void moe(CudaContext& context, const MoeParams& params);
-// row_operations.cu
+// norm.cu, elementwise.cu
 void rms_norm(CudaContext& context, const RmsNormParams& params);
 void rms_norm_add(CudaContext& context, const RmsNormAddParams& params);
 void gated_activation(CudaContext& context, const GatedActivationParams& params);
@@ -30,10 +30,10 @@ void soft_cap(CudaContext& context, const SoftCapParams& params);
 void round_rows(CudaContext& context, const RoundRowsParams& params);
 void block_convolution(CudaContext& context, const BlockConvolutionParams& params);
 // gated_delta.cu
+constexpr std::int32_t kGatedDeltaDimensionMax = 256;  // of k_dim and v_dim
 std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry);
 std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry);
 void gated_delta(CudaContext& context, const GatedDeltaParams& params);
-void gated_delta_settle(CudaContext& context, const GatedDeltaSettleParams& params);
 // attention/
 std::size_t kv_page_bytes(const KvGeometry& geometry);
 std::size_t kv_tree_bytes(const KvGeometry& geometry);

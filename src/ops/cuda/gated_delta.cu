@@ -21,7 +21,7 @@ bool is_aligned(const void* pointer, std::size_t bytes) {
 delta::Params with_layout(const GatedDeltaGeometry& g) {
   TF_ASSERT(g.k_heads > 0 && g.v_heads > 0 && g.v_heads % g.k_heads == 0);
   TF_ASSERT(g.conv_kernel >= 2 && g.conv_kernel <= 8);
-  TF_ASSERT(g.k_dim > 0 && g.k_dim <= 256 && g.v_dim > 0 && g.v_dim <= 256);
+  TF_ASSERT(g.k_dim > 0 && g.k_dim <= kGatedDeltaDimensionMax && g.v_dim > 0 && g.v_dim <= kGatedDeltaDimensionMax);
   delta::Params p = {};
   p.geometry = g;
   p.channels = static_cast<std::int32_t>(g.conv_channels());
@@ -107,24 +107,6 @@ void gated_delta(CudaContext& context, const GatedDeltaParams& params) {
   if (has_prompts) delta::run_prompts(context, p);
   const bool windows_are_finished = delta::run_windows(context, p, lanes);
   if (p.row_count > 0 && (has_prompts || !windows_are_finished)) delta::finish(context, p, windows_are_finished);
-}
-
-void gated_delta_settle(CudaContext& context, const GatedDeltaSettleParams& params) {
-  if (params.replay_count == 0) return;
-  GatedDeltaParams pass;
-  pass.geometry = params.geometry;
-  pass.conv_weight = params.conv_weight;
-  pass.decay = params.decay;
-  pass.dt_bias = params.dt_bias;
-  pass.slots = params.slots;
-  pass.slot_bytes = params.slot_bytes;
-  LaneSpan lane;
-  lane.slot = params.slot;
-  lane.replay_rows = params.replay_rows;
-  lane.replay_count = params.replay_count;
-  pass.lanes = &lane;
-  pass.lane_count = 1;
-  gated_delta(context, pass);
 }
 
 }  // namespace tensorfold::ops::cuda

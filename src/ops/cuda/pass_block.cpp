@@ -102,7 +102,6 @@ void PassBlock::add_group(const PassInputs::Lanes& lanes, std::int64_t row_count
     facts.rows_max = std::max(facts.rows_max, span.row_count);
     facts.any_tree |= span.parents != nullptr;
     facts.any_tree_replay |= span.replay_tree;
-    facts.any_mutual |= span.mutual;
   }
   facts.rows_max = static_cast<std::int32_t>(power_of_two(facts.rows_max));
   facts.lane_count = static_cast<std::int32_t>(device.size());

@@ -254,21 +254,4 @@ void ReferenceBackend::gated_delta(const GatedDeltaParams& params) {
   for (std::int32_t lane = 0; lane < params.lane_count; ++lane) gated_delta_lane(params, params.lanes[lane]);
 }
 
-void ReferenceBackend::gated_delta_settle(const GatedDeltaSettleParams& params) {
-  GatedDeltaParams pass;
-  pass.geometry = params.geometry;
-  pass.conv_weight = params.conv_weight;
-  pass.decay = params.decay;
-  pass.dt_bias = params.dt_bias;
-  pass.slots = params.slots;
-  pass.slot_bytes = params.slot_bytes;
-  LaneSpan lane;
-  lane.slot = params.slot;
-  lane.replay_rows = params.replay_rows;
-  lane.replay_count = params.replay_count;
-  pass.lanes = &lane;
-  pass.lane_count = 1;
-  gated_delta(pass);
-}
-
 }  // namespace tensorfold::ops

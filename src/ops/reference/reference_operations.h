@@ -67,7 +67,6 @@ class ReferenceBackend final : public Backend {
   std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const override;
   std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const override;
   void gated_delta(const GatedDeltaParams& params) override;
-  void gated_delta_settle(const GatedDeltaSettleParams& params) override;
   void moe(const MoeParams& params) override;
 
  private:

@@ -64,6 +64,17 @@ TEST(CudaMemory, AModelThatDoesNotFitIsRefused) {
   }
 }
 
+TEST(CudaMemory, HeadsWithoutAKernelAreRefusedByName) {
+  TF_SKIP_WITHOUT_GPU();
+  try {
+    load("llama_biases", 0);
+    ADD_FAILURE() << "it was loaded";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("head_dim of 12"), std::string::npos) << error.what();
+  }
+}
+
 TEST(CudaMemory, WhatStartUpPromisesIsAdmitted) {
   TF_SKIP_WITHOUT_GPU();
   for (const char* name : {"llama", "qwen3_5"}) {
@@ -95,7 +106,7 @@ TEST(CudaMemory, OptionsThatDoNotFitAreRefusedWithWhatWould) {
   options.context = model->facts().context_max;
   try {
     Engine::start(std::move(model), options);
-    GTEST_SKIP() << "this model's whole context fits 256 times";
+    ADD_FAILURE() << "this model's whole context fits 256 times";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
     EXPECT_NE(std::string(error.what()).find("the GPU leaves it"), std::string::npos) << error.what();

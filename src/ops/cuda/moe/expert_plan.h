@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/limits.h"
 #include "ops/cuda/pass_data.h"
 
 namespace tensorfold::ops::cuda {
@@ -28,7 +29,7 @@ struct ExpertPlan {
 };
 
 constexpr std::int32_t kUnrouted = -1;
-constexpr int kTopKMax = 64;
+constexpr int kTopKMax = static_cast<int>(limits::kExpertsPerTokenMax);
 
 /// What routing reads and makes.
 struct RoutingInputs {

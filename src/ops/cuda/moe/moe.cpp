@@ -110,11 +110,10 @@ void moe(CudaContext& context, const MoeParams& params) {
   if (params.rows == 0) return;
   const CudaLinear& gate_up = cuda_linear(params.gate_up);
   const CudaLinear& down = cuda_linear(params.down);
-  TF_ASSERT(params.top_k >= 1 && params.top_k <= params.experts);
+  TF_ASSERT(params.top_k >= 1 && params.top_k <= params.experts && params.top_k <= kTopKMax);
   TF_ASSERT(gate_up.experts() == params.experts && down.experts() == params.experts);
   TF_ASSERT(down.rows() == gate_up.columns() && gate_up.rows() == 2 * down.columns());
   TF_ASSERT(params.shared_output == nullptr || params.shared_gate != nullptr);
-  if (params.top_k > kTopKMax) fail(ErrorCode::kUnsupported, "CUDA: {} experts a token, at most {}", params.top_k, kTopKMax);
   const experts::ExpertWeights weights{gate_up.parts(), down.parts(), static_cast<std::int32_t>(down.rows()),
                                        static_cast<std::int32_t>(down.columns())};
   experts::run_experts(context, weights, params, experts::choose_path(context, weights, params));

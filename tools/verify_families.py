@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""The fold test of every family in every weight format: `tensorfold verify` on the golden checkpoints, on copies of them that
+`tensorfold convert` makes in each affine width, and on the demo model.
+
+A schedule's checkpoint is drawn: each family gets as many schedules as asked for, spread at random over its checkpoints, and
+each format must come up often enough. Programs run side by side, which a GPU hardly minds. It stands beside `verify` because
+that command knows one model; this one knows what the tree holds.
+
+    tools/verify_families.py --binary build/release/bin/tensorfold --backend cuda --schedules 300 --jobs 8
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import json
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+BITS = (2, 3, 4, 5, 6, 8)
+GROUPS = (32, 64, 128)
+SCHEDULES_A_RUN_MAX = 25  # of one process: the longest one should not be what everybody waits for
+
+
+def tensorfold(binary, *words):
+    return subprocess.run([binary, *map(str, words)], capture_output=True, text=True)
+
+
+def describe(binary, model):
+    """(family, formats of its matrices)"""
+    run = tensorfold(binary, "info", model)
+    if run.returncode != 0:
+        sys.exit(f"info {model}: {run.stderr.strip()}")
+    family = re.search(r"^family: .*\((\S+)\)$", run.stdout, re.M).group(1)
+    formats = {line.group(1).strip() for line in re.finditer(r"^  (\S.*?)\s+\d+ tensors +\d+ bytes$", run.stdout, re.M)}
+    return family.removesuffix("_text"), formats
+
+
+def converted(binary, source, folder):
+    """The source in every affine width; a group that divides no matrix of it leaves nothing quantised and is passed over."""
+    for bits in BITS:
+        for group in GROUPS:
+            out = folder / f"{source.name}_{bits}bit_{group}"
+            run = tensorfold(binary, "convert", source, out, "--bits", bits, "--group", group)
+            if run.returncode != 0:
+                sys.exit(f"convert {source}: {run.stderr.strip()}")
+            if any(name.startswith("affine") for name in describe(binary, out)[1]):
+                yield out
+
+
+def checkpoints(binary, folder):
+    """{family: [(path, formats)]}"""
+    found = collections.defaultdict(list)
+
+    def add(path):
+        family, formats = describe(binary, path)
+        found[family].append((path, formats))
+        return family
+
+    for path in sorted((SOURCE / "tests/golden/models").iterdir()):
+        gguf = path / "model.gguf"
+        add(gguf if gguf.exists() else path)
+    for family in list(found):
+        plain = [path for path, formats in found[family] if formats <= {"bf16", "f32"} and "bf16" in formats]
+        for out in converted(binary, min(plain, key=lambda path: len(path.name)), folder):
+            add(out)
+    add(SOURCE / "models/demo")
+    return found
+
+
+def drawn(models, schedules, draw):
+    """How many schedules of each checkpoint: one each as far as they go, the others at random."""
+    counts = collections.Counter(range(min(len(models), schedules)))
+    counts.update(draw.choices(range(len(models)), k=max(0, schedules - len(models))))
+    return counts
+
+
+def runs_of(found, options):
+    draw = random.Random(options.seed)
+    for family, models in sorted(found.items()):
+        for index, count in sorted(drawn(models, options.schedules, draw).items()):
+            while count > 0:
+                part = min(count, SCHEDULES_A_RUN_MAX)
+                count -= part
+                yield family, *models[index], part, draw.randrange(1, 1 << 31)
+
+
+def verify(options, run):
+    family, path, formats, schedules, seed = run
+    words = ["verify", path, "--backend", options.backend, "--schedules", schedules, "--seed", seed, "--json"]
+    if options.backend == "cpu":
+        words += ["--threads", 1]
+    done = tensorfold(options.binary, *words)
+    if "has no attention kernel" in done.stderr:
+        return run, None, "refused by name"
+    try:
+        report = json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        report = None
+    return run, report, "" if done.returncode == 0 else f"exit status {done.returncode}: {done.stderr.strip()[-600:]}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--binary", default=SOURCE / "build/release/bin/tensorfold")
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--schedules", type=int, default=300, help="of each family (300)")
+    parser.add_argument("--least", type=int, default=20, help="schedules that each format must have come up in (20)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=0, help="begin no run after this time: what is left out fails")
+    options = parser.parse_args()
+    started = time.monotonic()
+    families, by_format = collections.defaultdict(collections.Counter), collections.Counter()
+    mechanisms, failures, refused, left_out = collections.Counter(), [], set(), 0
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        found = checkpoints(options.binary, pathlib.Path(folder))
+        runs = list(runs_of(found, options))
+        random.Random(0).shuffle(runs)
+
+        def timed(run):
+            if options.seconds and time.monotonic() - started > options.seconds:
+                return run, None, "left out"
+            return verify(options, run)
+
+        for number, ((family, path, formats, schedules, seed), report, error) in enumerate(pool.map(timed, runs), 1):
+            if error == "refused by name":
+                refused.add(path.name)
+                continue
+            if error == "left out":
+                left_out += schedules
+                continue
+            if sys.stderr.isatty():
+                print(f"\r{number} of {len(runs)} runs", end="", file=sys.stderr, flush=True)
+            if error or report is None or report["differing_bits"] or report["failures"]:
+                failures.append(f"{path} --schedules {schedules} --seed {seed}: {error or json.dumps(report)[:600]}")
+            if report is None:
+                continue
+            families[family].update({key: report[key] for key in ("schedules", "streams", "rows", "differing_bits")})
+            for name in formats:
+                by_format[name] += report["schedules"]
+            mechanisms.update(report["mechanisms"])
+    print(f"{'family':<14}{'checkpoints':>12}{'schedules':>11}{'streams':>9}{'rows':>10}{'differing bits':>16}")
+    for family, models in sorted(found.items()):
+        row = families[family]
+        print(f"{family:<14}{len(models):>12}{row['schedules']:>11}{row['streams']:>9}{row['rows']:>10}{row['differing_bits']:>16}")
+    print("schedules by format:", ", ".join(f"{name} {count}" for name, count in sorted(by_format.items())))
+    print("mechanisms:", ", ".join(f"{name} {count}" for name, count in sorted(mechanisms.items())))
+    if refused:
+        print("refused by name:", ", ".join(sorted(refused)))
+    rare = [f"{name} came up in {count} schedules" for name, count in sorted(by_format.items()) if count < options.least]
+    if left_out:
+        failures.append(f"{left_out} schedules were left out after {options.seconds:.0f} s")
+    for line in failures + rare:
+        print("FAILED:", line)
+    print(f"{sum(row['schedules'] for row in families.values())} schedules in {time.monotonic() - started:.0f} s")
+    return 1 if failures or rare else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
