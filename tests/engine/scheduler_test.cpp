@@ -80,11 +80,11 @@ TEST(CostModel, FollowsWhatGrowsDearer) {
 
 TEST(Scheduler, DecodingLanesAlwaysGoAndPromptsFillTheTime) {
   Scheduler scheduler({512, 512, 0.25}, 0);
-  const CostModel costs = measured(0.0, 0.002);  // 125 rows in 250 ms, 94 of them where others wait
+  const CostModel costs = measured(0.0, 0.002);  // 125 rows in 250 ms, 75 of them where others wait
   const auto rows = by_lane(scheduler.schedule({prompt_lane(0, 1000), decode_lane(1), decode_lane(2)}, costs, costs));
   EXPECT_EQ(rows.at(1), 1);
   EXPECT_EQ(rows.at(2), 1);
-  EXPECT_NEAR(rows.at(0), 92, 3);
+  EXPECT_NEAR(rows.at(0), 73, 3);
   EXPECT_NEAR(by_lane(scheduler.schedule({prompt_lane(0, 1000)}, costs, costs)).at(0), 125, 3);
 }
 
@@ -167,8 +167,8 @@ TEST(Scheduler, DraftsGoAsFarAsTheyPayAndLeavePromptsHalfOfThePass) {
   rows = by_lane(bounded.schedule({copying, plain}, costs, window_costs));
   EXPECT_NEAR(rows.at(0), 39, 1);
   rows = by_lane(bounded.schedule({copying, plain, prompt_lane(2, 1000)}, costs, window_costs));
-  EXPECT_NEAR(rows.at(0), 14, 1);  // three quarters of the bound, beside a prompt
-  EXPECT_NEAR(rows.at(2), 14, 1);
+  EXPECT_NEAR(rows.at(0), 11, 1);  // half of what a pass beside a prompt may take
+  EXPECT_NEAR(rows.at(2), 11, 1);
   // Prompt rows are cheap, rows with logits aren't: the pass keeps its time all the same.
   rows = by_lane(bounded.schedule({copying, plain}, measured(0.0, 0.0001), measured(0.009, 0.001)));
   EXPECT_NEAR(rows.at(0), 31, 1);
