@@ -1,6 +1,6 @@
 // Attention on CUDA, alone: its bits (cuda_attention_checks.cpp), then its speed.
 //
-//   cuda_attention bits | quick | time | prompts
+//   cuda_attention bits | quick | trees | time | prompts
 //
 // Times are medians of replays of a graph of launches, each with page tables of its own, so that keys and values come from
 // memory: microseconds with the fold, TB/s of keys and values, per cent of 4.54 TB/s (what this GPU reads). Prompts:
@@ -178,10 +178,9 @@ void time_attention(DirectContext& context, bool prompts) {
           if (shape.head_dim != 256 && rows == 4) continue;
           if (keys == 131072 && rows != 1 && rows != 16) continue;
           std::printf(" %dk x %d, w=%d:", keys / 1024, lanes, rows);
-          for (const char* force : {"mma", "wgmma"}) {
-            setenv("TF_ATTENTION_FORCE", force, 1);
-            context.use_hopper_paths(true);
-            print_window(timing, lanes, keys - 1, rows, force);
+          for (const bool hopper : {false, true}) {
+            context.use_hopper_paths(hopper);
+            print_window(timing, lanes, keys - 1, rows, hopper ? "hopper" : "mma");
           }
           std::printf("\n");
         }
@@ -201,6 +200,7 @@ int main(int count, char** arguments) {
     std::printf("%ld wrong\n", wrong);
     return wrong == 0 ? 0 : 1;
   }
+  if (what == "trees") return check_attention_trees(context) == 0 ? 0 : 1;
   time_attention(context, what == "prompts");
   return 0;
 }

@@ -73,6 +73,7 @@ std::string name_of(const AttentionShape& s) {
 class ChainCheck {
  public:
   static constexpr int kRows = 16;
+  static constexpr std::int64_t kFewPartialBytes = 1 << 18;
 
   ChainCheck(DirectContext& context, const AttentionShape& shape, std::vector<int> contexts)
       : contexts_(std::move(contexts)),
@@ -97,6 +98,10 @@ class ChainCheck {
       const std::string kernel = hopper ? "hopper" : "mma";
       windows(kernel);
       prompts(kernel, prompt_context_max);
+      const std::int64_t usual = world_.context().facts().attention_partial_bytes_max;
+      world_.context().limit_partials(kFewPartialBytes);
+      windows(kernel + ", slices");
+      world_.context().limit_partials(usual);
     }
     return report_.finish();
   }
@@ -168,7 +173,7 @@ class ChainCheck {
       compare_prompt({step(lane, 250, 1)}, lane, 250, kernel + ": one row after them");
       compare_prompt({step(lane, 251, 17)}, lane, 251, kernel + ": 17 rows after them");
     }
-    mix[1].count = 140;  // a prompt among windows
+    mix.front().count = 140;  // a prompt among windows
     poison();
     compare(mix, kernel + ": prompt among windows");
   }
@@ -288,6 +293,8 @@ long check_isolation(DirectContext& context, const AttentionShape& shape) {
 }
 
 }  // namespace
+
+long check_attention_trees(DirectContext& context) { return check_trees(context, {6, 1, 256, 0, 64, true, true}, {0, 61, 120}); }
 
 long check_attention(DirectContext& context, bool quick) {
   const std::vector<int> edges = {0, 1, 63, 127, 255, 511, 700, 2040, 2047};

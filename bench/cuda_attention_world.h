@@ -19,6 +19,7 @@ class DirectContext final : public CudaContext {
  public:
   DirectContext();
   void use_hopper_paths(bool wanted) { facts_.hopper = wanted && facts_.compute_capability == 90; }
+  void limit_partials(std::int64_t bytes) { facts_.attention_partial_bytes_max = bytes; }
   void* scratch(Scratch kind, std::size_t bytes) override;
   Lanes attention_lanes(const LaneSpan* spans, std::int32_t count, std::int32_t window) override;
   Lanes lanes(const LaneSpan* spans, std::int32_t count) override { return attention_lanes(spans, count, 0); }
@@ -122,6 +123,7 @@ inline float float_of(std::uint16_t bits) {
 
 /// cuda_attention_checks.cpp. The number of rows that differ or are wrong.
 long check_attention(DirectContext& context, bool quick);
+long check_attention_trees(DirectContext& context);
 /// cuda_attention.cpp
 void time_attention(DirectContext& context, bool quick);
 

@@ -509,6 +509,7 @@ PackedPart describe(const Shape& shape, const PackedStorage& storage) {
   part.k_blocks = (shape.columns + kBlockColumns - 1) / kBlockColumns;
   part.segment_blocks = segment_length(shape.columns) / kBlockColumns;
   part.segments = (part.k_blocks + part.segment_blocks - 1) / part.segment_blocks;
+  part.expert_bytes = static_cast<std::int64_t>(part.tiles) * part.k_blocks * part.block_bytes;
   return part;
 }
 
@@ -647,15 +648,17 @@ void sweep_shape(Timer& timer, const PackedPart& part, int rows) {
   };
   std::vector<Result> results;
   struct Build {
-    int tiles, stages, ctas;
+    int tiles, stages, ctas, warps;
   };
-  for (const Build& build : {Build{3, 2, 1}, Build{2, 3, 1}, Build{2, 3, 2}, Build{3, 2, 2}, Build{2, 2, 1}}) {
+  const std::vector<Build> narrow = {{3, 2, 1, 12}, {2, 3, 1, 12}, {2, 2, 1, 12}, {2, 3, 1, 16}, {1, 3, 2, 16}, {3, 2, 2, 8}};
+  const std::vector<Build> wide = {{2, 2, 1, 16}, {3, 2, 1, 12}, {2, 3, 1, 12}, {1, 3, 1, 16}};
+  for (const Build& build : rows <= 8 ? narrow : wide) {
     for (const int cluster : {1, 2, 4}) {
       for (int slots = 1; slots <= 8; ++slots) {
         for (const int buffers : {1, 2}) {
           DecodePlan plan;
           plan.cluster = cluster, plan.slots = slots, plan.buffers = buffers;
-          plan.tiles_at_once = build.tiles, plan.stages = build.stages, plan.ctas = build.ctas;
+          plan.tiles_at_once = build.tiles, plan.stages = build.stages, plan.ctas = build.ctas, plan.warps = build.warps;
           const double us = timer.time({part}, rows, {plan});
           if (us > 0) results.push_back({us, plan});
         }
@@ -664,9 +667,9 @@ void sweep_shape(Timer& timer, const PackedPart& part, int rows) {
   }
   std::sort(results.begin(), results.end(), [](const Result& a, const Result& b) { return a.us < b.us; });
   std::printf("%dx%d rows %d: default %.2f |", part.columns, part.rows, rows, timer.time({part}, rows, {}));
-  for (std::size_t i = 0; i < std::min<std::size_t>(results.size(), 6); ++i) {
+  for (std::size_t i = 0; i < std::min<std::size_t>(results.size(), 7); ++i) {
     const DecodePlan& plan = results[i].plan;
-    std::printf(" %.2f (%d/SM G%d S%d c%d s%d b%d)", results[i].us, plan.ctas, plan.tiles_at_once, plan.stages, plan.cluster,
+    std::printf(" %.2f (%d/SM W%d G%d S%d c%d s%d b%d)", results[i].us, plan.ctas, plan.warps, plan.tiles_at_once, plan.stages, plan.cluster,
                 plan.slots, plan.buffers);
   }
   std::printf("\n");

@@ -95,7 +95,7 @@ __device__ std::uint32_t block_word(const PackedPart& part, int word, std::uint3
   const float bias = -scale * static_cast<float>((1 << part.bits) - 1) * (0.4f + 0.2f * unit(other));
   switch (part.scale_kind) {
     case ScaleKind::kBf16Pair: {
-      const int exponent = scale_exponent(part.bits, part.small_scales != 0);
+      const int exponent = scale_exponent(part.bits, part.small_scales != 0, at / 4 % 2 != 0);
       return bf16_bits(ldexpf(__bfloat162float(__float2bfloat16(scale)), exponent)) | bf16_bits(bias) << 16;
     }
     case ScaleKind::kHalfPair:

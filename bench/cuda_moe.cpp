@@ -127,18 +127,20 @@ struct Shape {
   ActivationKind kind = ActivationKind::kSilu;
 };
 
-/// Random weights; those of affine formats with bf16 scales are of a size that keeps products near 1.
+/// Random weights; those of affine formats with bf16 or fp32 scales are of a size that keeps products near 1.
 SampleMatrix make_weights(const SampleFormat& format, std::int64_t experts, std::int64_t rows, std::int64_t columns,
                           std::mt19937& random) {
   SampleMatrix sample = cpu::make_sample(format, experts, rows, columns, random);
-  if (format.format != WeightFormat::kAffine || format.scale_format != WeightFormat::kBF16) return sample;
+  if (format.format != WeightFormat::kAffine || format.scale_format == WeightFormat::kF16) return sample;
   const float width = 4.0f / std::sqrt(static_cast<float>(columns)) / static_cast<float>(1 << format.bits);
   std::uniform_real_distribution<float> scales(0.5f * width, width);
-  for (std::size_t i = 0; 2 * i < sample.scales.size(); ++i) {
+  const std::size_t size = format.scale_format == WeightFormat::kF32 ? 4 : 2;
+  for (std::size_t at = 0; at < sample.scales.size(); at += size) {
     const float scale = (random() & 1 ? 1.0f : -1.0f) * scales(random);
-    const Bf16 pair[2] = {to_bf16(scale), to_bf16(-scale * static_cast<float>((1 << format.bits) - 1) / 2)};
-    std::memcpy(sample.scales.data() + 2 * i, &pair[0], 2);
-    std::memcpy(sample.biases.data() + 2 * i, &pair[1], 2);
+    const float pair[2] = {scale, -scale * static_cast<float>((1 << format.bits) - 1) / 2};
+    const Bf16 rounded[2] = {to_bf16(pair[0]), to_bf16(pair[1])};
+    std::memcpy(&sample.scales[at], size == 4 ? static_cast<const void*>(&pair[0]) : &rounded[0], size);
+    std::memcpy(&sample.biases[at], size == 4 ? static_cast<const void*>(&pair[1]) : &rounded[1], size);
   }
   return sample;
 }
@@ -418,7 +420,9 @@ std::vector<Shape> shapes() {
   };
   for (const int bits : {2, 3, 4, 5, 6, 8}) {
     const SampleFormat small = affine(bits, 32), large = affine(bits, 128), half = affine(bits, 64, WeightFormat::kF16);
+    const SampleFormat most_scales = affine(bits, 32, WeightFormat::kF32);
     all.push_back({"affine " + std::to_string(bits) + " g32", 384, 256, 6, 2, small, small, small});
+    all.push_back({"affine " + std::to_string(bits) + " g32, f32", 384, 256, 6, 2, most_scales, most_scales, most_scales});
     all.push_back({"affine " + std::to_string(bits) + " g128, f16", 256, 128, 6, 2, large, large, half});
   }
   all[4].skewed = true;

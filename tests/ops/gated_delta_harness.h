@@ -23,11 +23,6 @@ struct GatedDeltaStep {
   unsigned seed = 0;
 };
 
-/// Geometries that the backend under test was built for; the CPU takes any.
-inline bool is_supported(const GatedDeltaGeometry& geometry) {
-  return !kTestsCuda || (geometry.k_dim % 8 == 0 && geometry.v_dim % 4 == 0);
-}
-
 class GatedDeltaHarness {
  public:
   GatedDeltaHarness(std::unique_ptr<Backend> backend, const GatedDeltaGeometry& geometry, int lanes, int length,

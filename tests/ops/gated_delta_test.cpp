@@ -17,19 +17,32 @@ const GatedDeltaGeometry kGeometries[] = {
 using Step = GatedDeltaStep;
 using Harness = GatedDeltaHarness;
 
+/// Root of the summed squares of all differences, against that of the expected values.
+double relative_error(const std::vector<float>& actual, const std::vector<float>& expected) {
+  double error = 0.0, size = 0.0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double difference = static_cast<double>(actual.at(i)) - static_cast<double>(expected[i]);
+    error += difference * difference;
+    size += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+  }
+  return std::sqrt(error / size);
+}
+
 TEST_F(GatedDelta, IsCloseToTheReference) {
   for (const GatedDeltaGeometry& geometry : kGeometries) {
-    if (!is_supported(geometry)) continue;
     for (const bool sigmoid_gate : {false, true}) {
       Harness expected(make_reference_backend(Rounding::kBackend, 2), geometry, 1, 70, sigmoid_gate);
       expected.pass({{0, 70}});
       for (const std::string& path : available_paths()) {
         Harness actual(backend_under_test(2, path), geometry, 1, 70, sigmoid_gate);
         actual.pass({{0, 70}});
-        // CUDA rounds q and k to bf16 (gated_delta.h), which the reference leaves as they are.
-        const bool is_close = kTestsCuda ? close_to(actual.all(), expected.all(), 4.0f, 4e-3f)
-                                         : close_to(actual.all(), expected.all(), 1.0f, 1e-4f);
-        EXPECT_TRUE(is_close) << geometry.k_dim << " on " << path;
+        // CUDA rounds q and k to bf16 (gated_delta.h), which the reference leaves as they are: 0.3 to 1 % of the outputs'
+        // size at these widths, and far more in an element whose terms cancel.
+        if (kTestsCuda) {
+          EXPECT_LT(relative_error(actual.all(), expected.all()), 1.0 / 64) << geometry.k_dim << " on " << path;
+        } else {
+          EXPECT_TRUE(close_to(actual.all(), expected.all(), 1.0f, 1e-4f)) << geometry.k_dim << " on " << path;
+        }
       }
     }
   }
@@ -86,7 +99,6 @@ Outcome random_schedule(Harness& harness, int lanes, int length, unsigned seed) 
 TEST_F(GatedDelta, AnyScheduleHasTheBitsOfOneRowAtATime) {
   constexpr int kLanes = 3, kLength = 90;
   for (const GatedDeltaGeometry& geometry : kGeometries) {
-    if (!is_supported(geometry)) continue;
     Harness plain(backend_under_test(1, available_paths().front()), geometry, kLanes, kLength);
     for (int lane = 0; lane < kLanes; ++lane) {
       for (int row = 0; row < kLength; ++row) plain.pass({{lane, 1}});
@@ -104,6 +116,32 @@ TEST_F(GatedDelta, AnyScheduleHasTheBitsOfOneRowAtATime) {
         }
       }
     }
+  }
+}
+
+/// More heads at once than a GPU has multiprocessors, which the CUDA backend cuts up in another way than a few.
+TEST_F(GatedDelta, ManyLanesTogetherHaveTheBitsOfEachAlone) {
+  constexpr int kLanes = 40, kLength = 40;
+  for (const GatedDeltaGeometry& geometry : {kGeometries[0], kGeometries[3]}) {
+    Harness together(backend_under_test(2), geometry, kLanes, kLength), apart(backend_under_test(2), geometry, kLanes, kLength);
+    const auto pass = [&](auto step_of) {
+      std::vector<Step> steps;
+      for (int lane = 0; lane < kLanes; ++lane) steps.push_back(step_of(lane));
+      together.pass(steps);
+      for (const Step& step : steps) apart.pass({step});
+    };
+    pass([](int lane) { return Step{lane, 1 + lane % 5}; });
+    pass([](int lane) { return Step{lane, 3, false, lane % 3}; });
+    pass([](int lane) { return Step{lane, 1, false}; });
+    pass([](int lane) { return Step{lane, 4, false, 0, {-1, 0, 0, 1}, 1u + static_cast<unsigned>(lane)}; });
+    for (int lane = 0; lane < kLanes; ++lane) {
+      for (std::int32_t row = 0; row < 4; ++row) {
+        EXPECT_TRUE(same_bits(together.tree_row(lane, row), apart.tree_row(lane, row))) << "tree of lane " << lane << ", row " << row;
+      }
+      for (Harness* harness : {&together, &apart}) harness->accept(lane, 1u + static_cast<unsigned>(lane), {0, 1, 3});
+    }
+    pass([](int lane) { return Step{lane, lane == 7 ? 20 : 2}; });  // a prompt among windows
+    expect_same(outcome_of(together, kLanes), outcome_of(apart, kLanes), "heads of " + std::to_string(geometry.k_dim));
   }
 }
 

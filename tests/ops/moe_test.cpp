@@ -2,6 +2,7 @@
 // whose router went wrong keep it to themselves.
 #include <algorithm>
 
+#include "linear/sample_weights.h"
 #include "operation_test.h"
 
 namespace tensorfold::ops {
@@ -34,7 +35,13 @@ struct Result {
   }
 };
 
+/// Quantised weights of a layer, in place of its own.
+struct SampleExperts {
+  cpu::SampleMatrix gate, up, down;
+};
+
 struct Layer {
+  const SampleExperts* quantised = nullptr;
   std::int32_t top_k = 3;
   bool normalise = true;
   bool shared = true;
@@ -50,9 +57,16 @@ struct Layer {
 
   /// The given rows, in that order, as one batch.
   Result run(Backend& backend, const std::vector<int>& rows) const {
-    const auto gate_up = backend.load_linear(
-        {"gate_up", {dense(gate, kExperts, kWidth, kHidden), dense(up, kExperts, kWidth, kHidden)}, {}, {}, false});
-    const auto down_weight = backend.load_linear({"down", {dense(down, kExperts, kHidden, kWidth)}, {}, {}, false});
+    const auto view = [&](const cpu::SampleMatrix SampleExperts::* sample, const std::vector<float>& values, std::int64_t rows,
+                          std::int64_t columns) {
+      return quantised != nullptr ? (quantised->*sample).view : dense(values, kExperts, rows, columns);
+    };
+    LinearSource gate_up_source{"gate_up",
+                                {view(&SampleExperts::gate, gate, kWidth, kHidden), view(&SampleExperts::up, up, kWidth, kHidden)},
+                                {}, {}, false};
+    gate_up_source.paired_halves = quantised != nullptr;  // as models load them; CUDA's fastest kernels ask for it
+    const auto gate_up = backend.load_linear(gate_up_source);
+    const auto down_weight = backend.load_linear({"down", {view(&SampleExperts::down, down, kHidden, kWidth)}, {}, {}, false});
     const auto pick = [&](const std::vector<float>& values, std::int64_t width) {
       std::vector<float> picked;
       for (const int row : rows) {
@@ -93,6 +107,22 @@ struct Layer {
   }
 };
 
+/// Scales of a size that keeps products near 1, whatever holds them.
+cpu::SampleMatrix make_experts(const cpu::SampleFormat& format, std::int64_t rows, std::int64_t columns, std::mt19937& random) {
+  cpu::SampleMatrix sample = cpu::make_sample(format, kExperts, rows, columns, random);
+  const float step = 0.5f / static_cast<float>(1 << format.bits);
+  std::uniform_real_distribution<float> scales(0.5f * step, step);
+  const bool wide = format.scale_format == WeightFormat::kF32;
+  const std::size_t size = wide ? 4 : 2;
+  for (std::size_t at = 0; at < sample.scales.size(); at += size) {
+    const float scale = to_float(to_bf16(scales(random))), bias = -scale * static_cast<float>((1 << format.bits) - 1) / 2;
+    const Bf16 halves[2] = {to_bf16(scale), to_bf16(bias)};
+    std::memcpy(&sample.scales[at], wide ? static_cast<const void*>(&scale) : &halves[0], size);
+    std::memcpy(&sample.biases[at], wide ? static_cast<const void*>(&bias) : &halves[1], size);
+  }
+  return sample;
+}
+
 std::vector<int> all_rows() {
   std::vector<int> rows(kRows);
   for (int row = 0; row < kRows; ++row) rows[static_cast<std::size_t>(row)] = row;
@@ -113,6 +143,37 @@ TEST_F(Moe, IsCloseToTheReference) {
       const Result actual = layer.run(*backend, all_rows());
       EXPECT_EQ(actual.chosen, expected.chosen);
       EXPECT_TRUE(close_to(actual.residual, expected.residual, 0.05f, 0.002f));
+    }
+  }
+}
+
+/// Codes of every width with the most scales that a block can have.
+TEST_F(Moe, QuantisedExpertsAreCloseToTheReferenceAndARowIsTheSameInAnyBatch) {
+  auto reference = make_reference_backend(Rounding::kBackend);
+  std::mt19937 random(9);
+  for (const int bits : {2, 3, 4, 5, 6, 8}) {
+    for (const WeightFormat scales : {WeightFormat::kBF16, WeightFormat::kF32}) {
+      const cpu::SampleFormat format = {WeightFormat::kAffine, bits, 32, scales};
+      const SampleExperts experts = {make_experts(format, 32, kHidden, random), make_experts(format, 32, kHidden, random),
+                                     make_experts(format, kHidden, 32, random)};
+      Layer layer;
+      layer.quantised = &experts;
+      const Result expected = layer.run(*reference, all_rows());
+      for (const std::string& path : available_paths()) {
+        const std::string what = path + ", " + sample_format_name(format);
+        auto backend = backend_under_test(2, path);
+        const Result all = layer.run(*backend, all_rows());
+        EXPECT_EQ(all.chosen, expected.chosen) << what;
+        EXPECT_TRUE(close_to(all.residual, expected.residual, 0.05f, 0.005f)) << what;
+        for (const int count : {1, 2, 7, 16, 40}) {
+          std::vector<int> rows = all_rows();
+          rows.resize(static_cast<std::size_t>(count));
+          const Result batch = layer.run(*backend, rows);
+          for (std::size_t row = 0; row < rows.size(); ++row) {
+            ASSERT_TRUE(same_bits(batch.row(row), all.row(row))) << what << ", row " << row << " of " << count;
+          }
+        }
+      }
     }
   }
 }

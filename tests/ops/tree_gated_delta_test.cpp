@@ -128,7 +128,6 @@ class Rounds {
 TEST_F(TreeGatedDelta, EveryRowIsItsPathAndReplayIsAPlainRun) {
   for (const NamedBackend& backend : backends()) {
     for (const GatedDeltaGeometry& geometry : kGeometries) {
-      if (!is_supported(geometry)) continue;
       for (unsigned seed = 1; seed <= 3; ++seed) {
         Rounds rounds(backend, geometry, 1 + static_cast<int>(seed), 3, 90, seed);
         while (rounds.run()) {

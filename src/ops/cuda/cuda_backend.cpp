@@ -114,10 +114,12 @@ class BackendContext final : public CudaContext {
     check(cudaSetDevice(options.device), "choosing the GPU");
     cudaDeviceProp properties = {};
     check(cudaGetDeviceProperties(&properties, options.device), "reading the GPU's properties");
+    facts_.device = options.device;
     facts_.compute_capability = properties.major * 10 + properties.minor;
     facts_.sm_count = properties.multiProcessorCount;
     facts_.shared_bytes_max = static_cast<int>(properties.sharedMemPerBlockOptin);
     facts_.hopper = options.hopper_paths && facts_.compute_capability == 90;
+    facts_.attention_partial_bytes_max = static_cast<std::int64_t>(memory_->attention_partial_bytes_max());
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
     memory_->set_on_free([this] { forget_graphs(); });  // a graph may point to what goes
   }

@@ -17,10 +17,13 @@ class Buffer;
 namespace tensorfold::ops::cuda {
 
 struct DeviceFacts {
+  int device = 0;
   int compute_capability = 0;     // 90 = 9.0
   int sm_count = 0;
   int shared_bytes_max = 0;       // a block can opt in to
   bool hopper = false;            // sm_90a kernels are in this binary, run here and are wanted
+  /// Of scratch memory, for attention's partial results; what takes more is walked in slices.
+  std::int64_t attention_partial_bytes_max = 512ll << 20;
 };
 
 /// Scratch memory that operations may use between their own launches. Contents don't survive the operation, except in

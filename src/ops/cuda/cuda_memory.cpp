@@ -12,6 +12,10 @@ namespace {
 constexpr double kMib = 1024.0 * 1024.0;
 constexpr std::uint64_t kReserveBytesMax = 1536ull << 20;
 constexpr std::uint64_t kReserveShare = 16;  // of the memory, at most this part is kept back
+constexpr std::uint64_t kPartialBytesMax = 512ull << 20;
+constexpr std::uint64_t kPartialShare = 128;
+// Scratch memory grows by a quarter more than is asked for, and other operations want some, too.
+static_assert(2 * kPartialBytesMax <= kReserveBytesMax && 2 * kReserveShare <= kPartialShare);
 
 }  // namespace
 
@@ -55,6 +59,13 @@ std::uint64_t DeviceMemory::left() const {
   if (cudaMemGetInfo(&left, &total) != cudaSuccess) return 0;
   if (bytes_max_ == 0) return left;
   return std::min<std::uint64_t>(left, bytes_max_ - std::min(bytes_max_, used_));
+}
+
+std::uint64_t DeviceMemory::attention_partial_bytes_max() const {
+  std::size_t left = 0, total = 0;
+  if (cudaMemGetInfo(&left, &total) != cudaSuccess) return 0;
+  const std::uint64_t whole = bytes_max_ != 0 ? std::min<std::uint64_t>(bytes_max_, total) : total;
+  return std::min(kPartialBytesMax, whole / kPartialShare);
 }
 
 std::uint64_t DeviceMemory::available() const {

@@ -35,6 +35,8 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
   /// What can still be allocated, less a reserve for what grows as passes run: graphs, scratch, the driver's own.
   std::uint64_t available() const;
+  /// How much of that reserve attention's partial results may take (DeviceFacts): they grow with contexts, long after start-up.
+  std::uint64_t attention_partial_bytes_max() const;
 
  private:
   friend class CudaBuffer;

@@ -8,12 +8,14 @@ namespace tensorfold::ops::cuda::delta {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kReplayWarpsMax = 16;  // of one lane's replayed rows, a head
+constexpr int kLanePartsMax = 16;
+constexpr int kRowChunk = 16;
 
+/// How rows are shared out. Few rows: every lane's sequence (replayed rows, then the pass's) is cut into `lane_parts` parts.
+/// Many: chunks of kRowChunk consecutive rows of the pass, wherever lanes begin; then the lanes' replayed rows in parts.
 struct PrepareShape {
-  std::int32_t row_chunk;    // consecutive rows of the pass that one warp takes
-  std::int32_t row_items;    // chunks
-  std::int32_t replay_parts; // warps that share a lane's replayed rows
+  std::int32_t row_items;   // chunks; 0: few rows
+  std::int32_t lane_parts;
 };
 
 /// One row on its way: where it stands in its lane's sequence, and where its results go.
@@ -27,28 +29,38 @@ struct RowPlace {
 class RowCursor {
  public:
   __device__ RowCursor(const Params& p, const PrepareShape& shape) : p_(p) {
-    const int item = static_cast<int>(blockIdx.x);
-    if (item < shape.row_items) {
-      next_ = item * shape.row_chunk;
-      end_ = min(next_ + shape.row_chunk, p.row_count);
-      step_ = 1;
-      replayed_lane_ = -1;
-    } else {
-      replayed_lane_ = (item - shape.row_items) / shape.replay_parts;
-      next_ = (item - shape.row_items) % shape.replay_parts;
-      end_ = pass_lanes(p.lanes)[replayed_lane_].replay_count;
-      step_ = shape.replay_parts;
+    const int item = static_cast<int>(blockIdx.x) - shape.row_items;
+    if (item < 0) {
+      next_ = static_cast<int>(blockIdx.x) * kRowChunk;
+      end_ = min(next_ + kRowChunk, p.row_count);
+      lane_index_ = -1;
+      return;
     }
+    lane_index_ = item / shape.lane_parts;
+    const DeviceLane& lane = pass_lanes(p.lanes)[lane_index_];
+    const int rows = lane.replay_count + (shape.row_items == 0 ? lane.row_count : 0);
+    const int chunk = (rows + shape.lane_parts - 1) / shape.lane_parts;
+    next_ = min(item % shape.lane_parts * chunk, rows);
+    end_ = min(next_ + chunk, rows);
+  }
+  /// Whether the rows are consecutive ones of a chain; then which of the lane's sequence.
+  __device__ bool is_chain(int& lane_index, int& first, int& count) const {
+    count = end_ - next_;
+    if (count == 0) return false;
+    lane_index = lane_index_ >= 0 ? lane_index_ : pass_row_lane(p_.lanes)[next_];
+    if (lane_index < 0) return false;
+    const DeviceLane& lane = pass_lanes(p_.lanes)[lane_index];
+    first = lane_index_ >= 0 ? next_ : lane.replay_count + next_ - lane.first_row;
+    return lane.parents < 0 && first + count <= lane.replay_count + lane.row_count;
   }
   /// False: there are no more.
   __device__ bool take(RowPlace& place) {
     while (next_ < end_) {
-      const int index = next_;
-      next_ += step_;
-      place.lane_index = replayed_lane_ >= 0 ? replayed_lane_ : pass_row_lane(p_.lanes)[index];
+      const int index = next_++;
+      place.lane_index = lane_index_ >= 0 ? lane_index_ : pass_row_lane(p_.lanes)[index];
       if (place.lane_index < 0) continue;  // padding
       const DeviceLane& lane = pass_lanes(p_.lanes)[place.lane_index];
-      place.at = replayed_lane_ >= 0 ? index : lane.replay_count + index - lane.first_row;
+      place.at = lane_index_ >= 0 ? index : lane.replay_count + index - lane.first_row;
       place.working = working_row(p_, lane, place.lane_index, place.at);
       return true;
     }
@@ -57,7 +69,8 @@ class RowCursor {
 
  private:
   const Params& p_;
-  int next_, end_, step_, replayed_lane_;
+  int next_, end_;
+  int lane_index_;  // -1: rows of the pass
 };
 
 /// A head of the convolution's channels.
@@ -151,14 +164,25 @@ __device__ void prepare_chain(const Params& p, const Head& head, const TapWeight
     if (at < -p.tail_rows) return float4{0.0f, 0.0f, 0.0f, 0.0f};
     return load_four(input_row(p, lane, slot, at) + head.first_channel, 4 * thread, head.width, p.vectors);
   };
-  float4 x[kTaps - 1 + kBatch];
+  float4 x[kTaps - 1 + kBatch] = {};
+  // What the slot holds is there already; the rest comes from the kernel before.
+  const auto load_first = [&](bool of_slot) {
 #pragma unroll
-  for (int j = 0; j < kTaps - 1; ++j) x[j] = load(first - (kTaps - 1) + j);
+    for (int j = 0; j < kTaps - 1 + kBatch; ++j) {
+      const int at = first - (kTaps - 1) + j;
+      if (at < first + count && (at < lane.replay_count) == of_slot) x[j] = load(at);
+    }
+  };
+  load_first(true);
+  wait_for_previous();
+  load_first(false);
   for (int done = 0; done < count; done += kBatch) {
     const int left = count - done;
+    if (done > 0) {
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (i < left) x[kTaps - 1 + i] = load(first + done + i);
+      for (int i = 0; i < kBatch; ++i) {
+        if (i < left) x[kTaps - 1 + i] = load(first + done + i);
+      }
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
@@ -174,32 +198,19 @@ __device__ void prepare_chain(const Params& p, const Head& head, const TapWeight
   }
 }
 
-/// Whether a chunk's rows are all of one chain; then its part of the lane's sequence.
-__device__ bool is_chain(const Params& p, const PrepareShape& shape, int& lane_index, int& first, int& count) {
-  const int row = static_cast<int>(blockIdx.x) * shape.row_chunk;
-  if (shape.row_chunk == 1 || static_cast<int>(blockIdx.x) >= shape.row_items) return false;
-  lane_index = pass_row_lane(p.lanes)[row];
-  if (lane_index < 0) return false;
-  const DeviceLane& lane = pass_lanes(p.lanes)[lane_index];
-  count = min(shape.row_chunk, p.row_count - row);
-  first = lane.replay_count + row - lane.first_row;
-  return lane.parents < 0 && row + count <= lane.first_row + lane.row_count;
-}
-
 template <int kTaps, int kBlocks>
 __device__ void prepare_head(const Params& p, const PrepareShape& shape, int unit, int thread) {
   const Head head = head_of(p, unit);
   TapWeights<kTaps> weights[kBlocks];
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) weights[block].load(p, head, block * 128 + 4 * thread);
+  RowCursor rows(p, shape);
   if constexpr (kBlocks == 1) {
     int lane_index, first, count;
-    if (is_chain(p, shape, lane_index, first, count)) {
-      wait_for_previous();
+    if (rows.is_chain(lane_index, first, count)) {
       return prepare_chain(p, head, weights[0], pass_lanes(p.lanes)[lane_index], lane_index, first, count, thread);
     }
   }
-  RowCursor rows(p, shape);
   RowPlace place;
   bool waited = false;
   while (rows.take(place)) {
@@ -259,7 +270,7 @@ __device__ void prepare_gates(const Params& p, const PrepareShape& shape, int he
 }
 
 template <int kTaps, int kBlocks>
-__global__ void __launch_bounds__(kWarps * 32) prepare_rows(
+__global__ void __launch_bounds__(kWarps * 32, kTaps * kBlocks == 4 ? 6 : 1) prepare_rows(
     const __grid_constant__ Params p, const __grid_constant__ PrepareShape shape) {
   allow_next();
   const int unit = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / 32;
@@ -276,15 +287,12 @@ __global__ void __launch_bounds__(kWarps * 32) prepare_rows(
 
 void prepare(CudaContext& context, const Params& p) {
   PrepareShape shape = {};
-  shape.row_chunk = p.row_count <= 128 ? 1 : 16;
-  shape.row_items = (p.row_count + shape.row_chunk - 1) / shape.row_chunk;
-  shape.replay_parts = kReplayWarpsMax;
-  while (shape.replay_parts > 1 && (shape.replay_parts > p.replay_capacity || shape.replay_parts * p.lane_count > 64)) {
-    shape.replay_parts /= 2;
-  }
+  if (p.row_count > 128) shape.row_items = (p.row_count + kRowChunk - 1) / kRowChunk;
+  shape.lane_parts = kLanePartsMax;
+  while (shape.lane_parts > 1 && shape.lane_parts * p.lane_count > 64) shape.lane_parts /= 2;
   const int units = 2 * p.geometry.k_heads + p.geometry.v_heads + (p.geometry.v_heads + 31) / 32;
   LaunchShape launch_shape;
-  launch_shape.grid = dim3(static_cast<unsigned>(shape.row_items + p.lane_count * shape.replay_parts),
+  launch_shape.grid = dim3(static_cast<unsigned>(shape.row_items + p.lane_count * shape.lane_parts),
                            static_cast<unsigned>((units + kWarps - 1) / kWarps));
   launch_shape.block = kWarps * 32;
   const bool wide = std::max(p.k_padded(), p.v_padded()) > 128;

@@ -4,6 +4,8 @@
 // one butterfly, in which thread r ends with row r: the additions are those of eight separate ones.
 //
 // Outputs replace the values that they came from in the working rows; gated_delta_finish.cu goes on.
+#include <algorithm>
+
 #include "ops/cuda/gated_delta.cuh"
 
 namespace tensorfold::ops::cuda::delta {
@@ -174,8 +176,13 @@ void run_prompts(CudaContext& context, const Params& p) {
   LaunchShape shape;
   shape.grid = static_cast<unsigned>(p.lane_count * p.geometry.v_heads * ((p.column_groups + kWarps - 1) / kWarps));
   shape.block = kThreads;
+  // When all CTAs run at once, an SM must not get one more than its share: the launch would last as long as that SM.
+  const std::size_t ctas = shape.grid.x, sms = static_cast<std::size_t>(context.facts().sm_count);
+  const std::size_t share = (ctas + sms - 1) / sms;
+  const auto shared_bytes_max = static_cast<std::size_t>(context.facts().shared_bytes_max);
   const auto run = [&](auto kernel, std::size_t tile_bytes) {
     shape.shared_bytes = 2 * tile_bytes;
+    if (share <= 3) shape.shared_bytes = std::max(shape.shared_bytes, shared_bytes_max / (share + 1) / 1024 * 1024 + 1024);
     launch(context, "the recurrence of a Gated DeltaNet layer", kernel, shape, p);
   };
   if (p.lane_elements == 8) return run(run_prompt_rows<8>, sizeof(Tile<8>));

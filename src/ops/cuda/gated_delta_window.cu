@@ -6,7 +6,7 @@
 // for lighter branches; with 16 rows never more than three at a time (kSavedStates), in shared memory.
 //
 // Outputs of a row meet in the shared memory of the CTA that finishes it (rows go round the cluster), where one warp takes the
-// norm over the head. On GPUs without clusters, where a head doesn't fit one CTA, outputs go to the working rows instead.
+// norm over the head. Where a head's CTAs are no cluster (window_shape), outputs go to the working rows instead.
 //
 // Further CTAs of the same launch copy tails and windows: a thread owns the channels it copies, so nothing is read after it
 // has been overwritten.
@@ -66,14 +66,17 @@ struct SharedLayout {
   int keys, values, gates, outputs, z, weight, steps, saved, bytes;
 };
 
-// --- Clusters. Without them (cluster of 1) the CTA's own barrier does.
+// --- Clusters. Without them (cluster of 1) the CTA's own barrier does. "aligned" asks that a warp's threads come together;
+// where some of them were on a way of their own just before, nothing else makes them.
 
 __device__ __forceinline__ void cluster_arrive() {
+  __syncwarp();
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void cluster_wait() {
+  __syncwarp();
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
@@ -381,24 +384,33 @@ __global__ void __launch_bounds__(kThreadsMax, kElements > 16 ? 1 : 3) run_windo
   WindowRun<kElements>(p, shape, shared).run();
 }
 
-/// Clusters as wide as it takes to put `warps` warps into a CTA; one CTA where the GPU has no clusters.
-WindowShape window_shape(const CudaContext& context, const Params& p, const Lanes& lanes) {
+/// A launch whose CTAs of a head meet in a cluster, or don't.
+WindowShape window_shape(const Params& p, const Lanes& lanes, bool meets) {
   WindowShape shape = {};
-  const bool has_clusters = context.facts().compute_capability >= 90;
-  const int warps = p.column_groups > kClusterMax * 4 ? 8 : 4;
+  const int warps = meets ? 8 : 4;
   shape.cluster = 1;
-  while (shape.cluster < kClusterMax && shape.cluster * warps < p.column_groups) shape.cluster *= 2;
+  while ((!meets || shape.cluster < kClusterMax) && shape.cluster * warps < p.column_groups) shape.cluster *= 2;
   shape.warps = (p.column_groups + shape.cluster - 1) / shape.cluster;
   shape.finish_rows = (std::clamp(lanes.rows_max, 1, kWindowRows) + shape.cluster - 1) / shape.cluster;
-  if (!has_clusters && shape.cluster > 1) {  // CTAs of a head don't meet
-    shape.finish_rows = 0;
-  }
+  if (!meets && shape.cluster > 1) shape.finish_rows = 0;
   TF_ASSERT(shape.warps * 32 <= kThreadsMax && shape.cluster * shape.warps >= p.column_groups);
   const int per_thread = p.vectors ? 4 : 1;
   shape.copy_blocks = (p.channels + per_thread * shape.warps * 32 - 1) / (per_thread * shape.warps * 32);
   shape.scan_blocks = p.lane_count * p.geometry.v_heads * shape.cluster;
   shape.saves_states = lanes.any_tree;
   return shape;
+}
+
+/// Few heads: clusters, so that a head is spread over SMs and yet finished by this launch. Where heads fill the card anyway,
+/// clusters hold CTAs up, and the norm in a launch of its own costs less; nor do they exist on every GPU, and on some their
+/// wider CTAs lack the shared memory.
+WindowShape window_shape(const CudaContext& context, const Params& p, const Lanes& lanes) {
+  const DeviceFacts& facts = context.facts();
+  if (facts.compute_capability >= 90 && p.lane_count * p.geometry.v_heads <= facts.sm_count) {
+    const WindowShape shape = window_shape(p, lanes, true);
+    if (SharedLayout(p, shape).bytes <= facts.shared_bytes_max) return shape;
+  }
+  return window_shape(p, lanes, false);
 }
 
 }  // namespace

@@ -79,32 +79,51 @@ std::vector<std::int64_t> depths_of(const SampleFormat& format) {
   return {multiple, 3 * multiple, 1152};
 }
 
+/// Every weight of the matrix, by products with unit vectors.
+void expect_weights(Backend& backend, const SampleMatrix& sample, const std::string& what) {
+  const std::int64_t columns = sample.view.columns, outputs = sample.view.rows;
+  const auto weight = load(backend, sample.view);
+  std::vector<Bf16> unit(static_cast<std::size_t>(columns * columns));
+  for (std::int64_t k = 0; k < columns; ++k) unit[static_cast<std::size_t>(k * columns + k)] = to_bf16(1.0f);
+  const auto y = product(backend, *weight, unit, 0, columns);
+  std::vector<float> decoded(static_cast<std::size_t>(columns));
+  int wrong = 0;
+  for (std::int64_t n = 0; n < outputs; ++n) {
+    decode_row(sample.view, 0, n, decoded.data());
+    for (std::int64_t k = 0; k < columns; ++k) {
+      const float expected = weight_in_product(sample.view, decoded.data(), n, k);
+      const float actual = y[static_cast<std::size_t>(k * outputs + n)];
+      if (equal_or_denormal(actual, expected)) continue;
+      if (++wrong == 1) ADD_FAILURE() << what << ": weight " << n << ", " << k << " is " << actual << ", expected " << expected;
+    }
+  }
+  EXPECT_EQ(wrong, 0) << what;
+}
+
 TEST_F(CudaLinear, WeightsReachTheProductAsTheHeaderSays) {
   std::mt19937 random(1);
   for (const std::string& path : available_paths()) {
     const auto backend = backend_under_test(1, path);
     for (const SampleFormat& format : cpu::all_sample_formats()) {
-      const std::int64_t columns = depths_of(format)[1], outputs = 40;
-      const SampleMatrix sample = make_sample(format, 1, outputs, columns, random);
-      const auto weight = load(*backend, sample.view);
-      std::vector<Bf16> unit(static_cast<std::size_t>(columns * columns));
-      for (std::int64_t k = 0; k < columns; ++k) unit[static_cast<std::size_t>(k * columns + k)] = to_bf16(1.0f);
-      const auto y = product(*backend, *weight, unit, 0, columns);
-      std::vector<float> decoded(static_cast<std::size_t>(columns));
-      int wrong = 0;
-      for (std::int64_t n = 0; n < outputs; ++n) {
-        decode_row(sample.view, 0, n, decoded.data());
-        for (std::int64_t k = 0; k < columns; ++k) {
-          const float expected = weight_in_product(sample.view, decoded.data(), n, k);
-          const float actual = y[static_cast<std::size_t>(k * outputs + n)];
-          if (equal_or_denormal(actual, expected)) continue;
-          if (++wrong == 1) {
-            ADD_FAILURE() << path << ", " << sample_format_name(format) << ": weight " << n << ", " << k << " is " << actual
-                          << ", expected " << expected;
-          }
-        }
+      const SampleMatrix sample = make_sample(format, 1, 40, depths_of(format)[1], random);
+      expect_weights(*backend, sample, path + ", " + sample_format_name(format));
+    }
+  }
+}
+
+/// Four bits with small scales are stored in a form of their own, whose bound a matrix may keep to or not.
+TEST_F(CudaLinear, ScalesAroundTheBoundOfSmallOnes) {
+  const std::vector<float> small = {0.125f, 0.25f, 0.375f, 0.498046875f, 0x1p-20f}, any = {0.498046875f, 0.5f, 0.75f, 3.0f, 500.0f};
+  std::mt19937 random(3);
+  for (const std::string& path : available_paths()) {
+    const auto backend = backend_under_test(1, path);
+    for (const std::vector<float>& scales : {small, any}) {
+      SampleMatrix sample = make_sample({WeightFormat::kAffine, 4, 64, WeightFormat::kBF16}, 1, 40, 192, random);
+      for (std::size_t i = 0; 2 * i < sample.scales.size(); ++i) {
+        const Bf16 scale = to_bf16((random() & 1 ? 1.0f : -1.0f) * scales[i % scales.size()]);
+        std::memcpy(sample.scales.data() + 2 * i, &scale, 2);
       }
-      EXPECT_EQ(wrong, 0) << path << ", " << sample_format_name(format);
+      expect_weights(*backend, sample, path + ", scales up to " + std::to_string(scales.back()));
     }
   }
 }

@@ -1,16 +1,17 @@
 // Which kernels a pass's attention is made of. Windows (lanes of up to kWindowRowsMax rows): one launch that leaves a partial
-// result for every segment, one that folds them. Prompts: one launch in which each CTA walks its rows' segments. A pass
+// result for every segment, one that folds them; where those results would take too much memory, both for a slice of them after
+// the other. Prompts: one launch in which each CTA walks its rows' segments. A pass
 // that has both gets both. The choice depends on counts and capacities that hold for every replay of a captured pass.
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/assert.h"
 #include "ops/cuda/attention/attention_fold.cuh"
 #include "ops/cuda/attention/attention_kernels.h"
 #include "ops/cuda/attention/attention_work.cuh"
 #include "ops/cuda/cuda_operations.h"
+#include "ops/cuda/kernel_facts.h"
 
 namespace tensorfold::ops::cuda {
 namespace {
@@ -39,31 +40,33 @@ AttentionArguments arguments_of(const AttentionParams& p, const Lanes& lanes) {
   return a;
 }
 
-/// Launches the kernel on at most as many CTAs as are resident at once; they share the units.
+/// Launches the kernel on `units` CTAs.
 void launch_units(CudaContext& context, const KernelChoice& choice, const AttentionArguments& a, std::int64_t units) {
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(choice.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(choice.shared_bytes)),
-        "attention");
-  int resident = 0;
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, choice.kernel, choice.threads, choice.shared_bytes), "attention");
-  TF_ASSERT(resident > 0);
+  if (choice.launch_registers > 0) {
+    TF_ASSERT(kernel_registers(context.facts(), reinterpret_cast<const void*>(choice.kernel)) >= choice.launch_registers);
+  }
   LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(std::min<std::int64_t>(units, static_cast<std::int64_t>(resident) * context.facts().sm_count)));
+  shape.grid = dim3(static_cast<unsigned>(units));
   shape.block = dim3(static_cast<unsigned>(choice.threads));
   shape.shared_bytes = choice.shared_bytes;
   launch(context, "attention", choice.kernel, shape, a);
 }
 
+/// As many CTAs of the kernel as run at once.
+std::int64_t ctas_at_once(const CudaContext& context, const KernelChoice& choice) {
+  const DeviceFacts& facts = context.facts();
+  const int resident = resident_ctas(facts, reinterpret_cast<const void*>(choice.kernel), choice.threads, choice.shared_bytes);
+  TF_ASSERT(resident > 0);
+  return static_cast<std::int64_t>(resident) * facts.sm_count;
+}
+
 KernelChoice window_kernel(const CudaContext& context, const Lanes& lanes, int blocks, int kv_heads, int packed_rows) {
   const DeviceFacts& facts = context.facts();
   if (lanes.any_tree) return mma_tree_kernel(blocks, packed_rows, facts.shared_bytes_max);
-  if (const char* force = getenv("TF_ATTENTION_FORCE")) {
-    return force[0] == 'm' ? mma_window_kernel(blocks, packed_rows, facts.shared_bytes_max) : wgmma_window_kernel(blocks, packed_rows);
-  }
   if (facts.hopper) {
-    // One warp's tensor work hides behind memory when there are enough CTAs; a lone lane needs the quicker wgmma.
+    // wgmma is the faster one at every width, but for short heads where many CTAs of one warp hide their latencies better.
     const bool few_items = lanes.item_capacity * kv_heads <= 2ll * facts.sm_count;
-    if (packed_rows > 16 || few_items) {
+    if (blocks > 1 || packed_rows > 16 || few_items) {
       const KernelChoice choice = wgmma_window_kernel(blocks, packed_rows);
       if (choice.kernel != nullptr) return choice;
     }
@@ -88,25 +91,63 @@ RowRange window_rows(const AttentionParams& p, const Lanes& lanes) {
   return range;
 }
 
+/// Scratch memory for partial results of as many partial rows at a time as its bound admits, whatever the pass.
+class PartialSlices {
+ public:
+  /// `fold_ctas` of a slice's fold.
+  PartialSlices(CudaContext& context, const AttentionArguments& a, int blocks, std::int64_t partial_rows, std::int64_t fold_ctas) {
+    const std::int64_t output_bytes = static_cast<std::int64_t>(a.heads) * blocks * kBlockDims * static_cast<std::int64_t>(sizeof(float));
+    const std::int64_t state_bytes = static_cast<std::int64_t>(a.heads) * static_cast<std::int64_t>(sizeof(float2));
+    all_ = partial_rows;
+    rows_ = std::clamp<std::int64_t>(context.facts().attention_partial_bytes_max / (output_bytes + state_bytes), 1, partial_rows);
+    const bool carries = rows_ < all_;
+    // An item belongs to the slice in which it begins, so the last one may reach beyond.
+    const std::int64_t held = rows_ + (carries ? kWindowRowsMax - 1 : 0), carried = carries ? fold_ctas : 0;
+    const std::int64_t parts[] = {held * output_bytes, held * state_bytes, carried * static_cast<std::int64_t>(sizeof(float2)),
+                                  carried * kBlockDims * static_cast<std::int64_t>(sizeof(float))};
+    auto* memory = static_cast<std::byte*>(
+        context.scratch(Scratch::kPartials, static_cast<std::size_t>(parts[0] + parts[1] + parts[2] + parts[3])));
+    outputs_ = reinterpret_cast<float*>(memory);
+    states_ = reinterpret_cast<float2*>(memory + parts[0]);
+    if (!carries) return;
+    carried_states_ = reinterpret_cast<float2*>(memory + parts[0] + parts[1]);
+    carried_outputs_ = reinterpret_cast<float*>(memory + parts[0] + parts[1] + parts[2]);
+  }
+  std::int64_t count() const { return (all_ + rows_ - 1) / rows_; }
+  void set(AttentionArguments& a, std::int64_t slice) const {
+    a.slice_begin = slice * rows_;
+    a.slice_end = a.slice_begin + rows_;
+    a.partial_outputs = outputs_;
+    a.partial_states = states_;
+    a.carried_states = carried_states_;
+    a.carried_outputs = carried_outputs_;
+  }
+
+ private:
+  std::int64_t all_ = 0, rows_ = 0;  // partial rows, and those of a slice
+  float* outputs_ = nullptr;
+  float2* states_ = nullptr;
+  float2* carried_states_ = nullptr;
+  float* carried_outputs_ = nullptr;
+};
+
 void attend_windows(CudaContext& context, const AttentionParams& p, const Lanes& lanes, AttentionArguments a) {
   const int blocks = head_blocks(a.head_dim);
   const int packed_rows = std::min(lanes.rows_max, kWindowRowsMax) * a.group;
   const KernelChoice choice = window_kernel(context, lanes, blocks, a.kv_heads, packed_rows);
-  const std::int64_t partials = lanes.partial_row_capacity * a.heads;
-  const std::int64_t output_bytes = partials * blocks * kBlockDims * static_cast<std::int64_t>(sizeof(float));
-  auto* scratch = static_cast<std::byte*>(context.scratch(
-      Scratch::kPartials, static_cast<std::size_t>(output_bytes + partials * static_cast<std::int64_t>(sizeof(float2)))));
-  a.partial_outputs = reinterpret_cast<float*>(scratch);
-  a.partial_states = reinterpret_cast<float2*>(scratch + output_bytes);
   a.unit_rows = choice.unit_rows;
   a.row_blocks = (packed_rows + choice.unit_rows - 1) / choice.unit_rows;
-  launch_units(context, choice, a, lanes.item_capacity * a.kv_heads * a.row_blocks);
-
+  const std::int64_t ctas = std::min(lanes.item_capacity * a.kv_heads * a.row_blocks, ctas_at_once(context, choice));
   const RowRange rows = window_rows(p, lanes);
-  LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>((rows.end - rows.begin) * a.heads * blocks));
-  shape.block = dim3(kFoldThreads);
-  launch(context, "attention's fold", attention_fold_kernel, shape, a, static_cast<int>(rows.begin), blocks);
+  LaunchShape fold_shape;
+  fold_shape.grid = dim3(static_cast<unsigned>((rows.end - rows.begin) * a.heads * blocks));
+  fold_shape.block = dim3(kFoldThreads);
+  const PartialSlices slices(context, a, blocks, lanes.partial_row_capacity, fold_shape.grid.x);
+  for (std::int64_t slice = 0; slice < slices.count(); ++slice) {
+    slices.set(a, slice);
+    launch_units(context, choice, a, ctas);
+    launch(context, "attention's fold", attention_fold_kernel, fold_shape, a, static_cast<int>(rows.begin), blocks);
+  }
 }
 
 void attend_prompts(CudaContext& context, const AttentionParams& p, AttentionArguments a) {
@@ -121,7 +162,7 @@ void attend_prompts(CudaContext& context, const AttentionParams& p, AttentionArg
     const std::int64_t rows = p.lanes[i].row_count;
     if (rows > kWindowRowsMax) units += (rows * a.group + a.unit_rows - 1) / a.unit_rows * a.kv_heads;
   }
-  launch_units(context, choice, a, units);
+  launch_units(context, choice, a, units);  // one each: a CTA that ends makes room for the next unit, whatever its length
 }
 
 }  // namespace

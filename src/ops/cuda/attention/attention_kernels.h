@@ -12,6 +12,7 @@ struct KernelChoice {
   void (*kernel)(AttentionArguments) = nullptr;
   int unit_rows = 0;  // packed rows of a unit (attention_work.cuh)
   int threads = 0;
+  int launch_registers = 0;  // of a thread, that the kernel's warpgroups share out; 0: they don't
   std::size_t shared_bytes = 0;
 };
 

@@ -1,5 +1,4 @@
 // The Hopper kernels' instances. See attention_wgmma.cuh.
-#include "base/assert.h"
 #include "ops/cuda/attention/attention_kernels.h"
 #include "ops/cuda/attention/attention_wgmma.cuh"
 
@@ -14,13 +13,7 @@ KernelChoice choice_of() {
   choice.unit_rows = Shape::kUnitRows;
   choice.threads = Shape::kThreads;
   choice.shared_bytes = Shape::kSharedBytes;
-  // Warpgroups trade registers; a launch that brought fewer would wait for them for ever.
-  static const bool enough = [] {
-    cudaFuncAttributes attributes = {};
-    check(cudaFuncGetAttributes(&attributes, attention_wgmma_kernel<kBlocks, kWarpgroups, kPrompt>), "attention");
-    return attributes.numRegs >= Shape::kLaunchRegisters;
-  }();
-  TF_ASSERT(enough);
+  choice.launch_registers = Shape::kLaunchRegisters;
   return choice;
 }
 

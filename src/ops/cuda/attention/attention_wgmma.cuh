@@ -76,7 +76,7 @@ class WgmmaProducer {
  public:
   using Shape = WgmmaShape<kBlocks, kWarpgroups, kPrompt>;
   __device__ __forceinline__ WgmmaProducer(const AttentionArguments& a, const WgmmaMemory<Shape>& memory)
-      : a_(a), memory_(memory), lane_(static_cast<int>(threadIdx.x) % 32), policy_(evict_first_policy()) {}
+      : a_(a), memory_(memory), lane_(static_cast<int>(threadIdx.x) % 32), policy_(cache_policy<kPrompt>()) {}
 
   __device__ __forceinline__ void run() {
     UnitWalk<kPrompt> walk(a_);

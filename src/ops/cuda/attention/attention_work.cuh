@@ -26,8 +26,12 @@ struct AttentionArguments {
   std::size_t tree_bytes;
   const float* gate;              // null: none
   std::int64_t gate_stride, gate_offset, gate_head_stride;
-  float* partial_outputs;         // [partial row][head][padded head_dim]
-  float2* partial_states;         // [partial row][head]: maximum, sum
+  // Windows. A launch leaves, and a fold takes, the partial results of items whose first partial row lies in the slice.
+  std::int64_t slice_begin, slice_end;
+  float* partial_outputs;         // [partial row of the slice][head][padded head_dim]
+  float2* partial_states;         // [partial row of the slice][head]: maximum, sum
+  float2* carried_states;         // [CTA of the fold]: maximum and sum of rows that later slices go on with; null: one slice
+  float* carried_outputs;         // [CTA of the fold][64]
   float scale_log2;               // scale * log2(e)
   int heads, kv_heads, group, head_dim;
   int window;                     // 0: all keys
@@ -79,7 +83,7 @@ struct Unit {
   int tile = 0, tile_end = 0;
   int keys_end = 0;         // keys of the lane that lie in pages after this pass: positions below
   int first_seen = 0;       // oldest key that a row of the lane sees
-  std::int64_t partial = 0; // windows: partial row of the lane's row 0 in this segment
+  std::int64_t partial = 0; // windows: partial row (of the slice) of the lane's row 0 in this segment
 
   __device__ __forceinline__ int packed_count(const AttentionArguments& a) const { return lane.row_count * a.group; }
   /// Rows of a tile that hold no key of the lane, or one that its rows have left behind: [0, clean_begin) and
@@ -146,21 +150,25 @@ class UnitWalk {
     const AttentionItem item = pass_items(a.lanes)[index / a.kv_heads];
     unit.lane.load(a, item.lane);
     unit.packed_begin = block * a.unit_rows;
-    unit.partial = pass_lanes(a.lanes)[item.lane].partials + static_cast<std::int64_t>(item.index) * unit.lane.row_count;
+    const std::int64_t partial =
+        pass_lanes(a.lanes)[item.lane].partials + static_cast<std::int64_t>(item.index) * unit.lane.row_count;
+    if (partial < a.slice_begin || partial >= a.slice_end) return false;
+    unit.partial = partial - a.slice_begin;
     return bound_unit(a, unit, item.first_key, item.end_key);
   }
-  /// Prompts: blocks of the lanes one after the other, the last rows of each first, as they see the most keys.
+  /// Prompts: lane after lane and kv head after kv head, so that the CTAs at work share what the L2 cache holds; of each the
+  /// last rows first, as they see the most keys.
   __device__ __forceinline__ bool find_prompt(const AttentionArguments& a, int index, Unit& unit) const {
-    unit.kv_head = index % a.kv_heads;
-    int block = index / a.kv_heads;
     for (int lane = 0; lane < lanes_; ++lane) {
       const int rows = pass_lanes(a.lanes)[lane].row_count;
       if (rows <= kWindowRowsMax) continue;
       const int blocks = (rows * a.group + a.unit_rows - 1) / a.unit_rows;
-      if (block >= blocks) {
-        block -= blocks;
+      if (index >= blocks * a.kv_heads) {
+        index -= blocks * a.kv_heads;
         continue;
       }
+      unit.kv_head = index / blocks;
+      const int block = index % blocks;
       unit.lane.load(a, lane);
       unit.packed_begin = (blocks - 1 - block) * a.unit_rows;
       return bound_unit(a, unit, 0, unit.lane.position + unit.lane.row_count);
@@ -177,6 +185,7 @@ struct RowPair {
   int row[2];          // of the lane
   int head[2];         // query head
   RowKeys keys[2];
+  int whole_begin, whole_end;  // tiles that all rows of the warp see whole
 
   __device__ __forceinline__ void load(const AttentionArguments& a, const Unit& unit, int fragment, int lane_in_warp) {
     const int packed = unit.packed_count(a);
@@ -188,12 +197,11 @@ struct RowPair {
       head[r] = unit.kv_head * a.group + min(at, packed - 1) % a.group;
       keys[r] = unit.lane.keys_of(row[r], a.window);
     }
+    whole_begin = (__reduce_max_sync(~0u, max(keys[0].first, keys[1].first)) + kTileKeys - 1) / kTileKeys;
+    whole_end = (__reduce_min_sync(~0u, min(keys[0].last, keys[1].last)) + 1) / kTileKeys;
   }
-  /// Whether a warp must mask this tile: uniform.
-  __device__ __forceinline__ bool sees_part(int tile) const {
-    const int first = tile * kTileKeys, last = first + kTileKeys - 1;
-    return __any_sync(~0u, keys[0].first > first || keys[1].first > first || keys[0].last < last || keys[1].last < last);
-  }
+  /// Whether some row of the warp sees a part of the tile only.
+  __device__ __forceinline__ bool sees_part(int tile) const { return tile < whole_begin || tile >= whole_end; }
 };
 
 /// Element (row, head, column 0) of q or out.

@@ -36,6 +36,18 @@ __device__ __forceinline__ void wait_for_phase(std::uint32_t barrier, std::uint3
   }
 }
 
+/// What the L2 cache is to do with keys and values: windows read them once a pass, prompts once for every block of rows.
+template <bool kPrompt>
+__device__ __forceinline__ std::uint64_t cache_policy() {
+  std::uint64_t policy;
+  if constexpr (kPrompt) {
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  } else {
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  }
+  return policy;
+}
+
 /// A contiguous copy from global memory; the barrier counts its bytes.
 __device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, std::uint32_t bytes, std::uint32_t barrier,
                                           std::uint64_t policy) {

@@ -63,6 +63,7 @@ bool choose(const DeviceFacts& facts, const PackedPart& part, int rows, DecodePl
     candidate.tiles_at_once = Build::kTilesAtOnce;
     candidate.stages = Build::kStages;
     candidate.ctas = Build::kCtas;
+    candidate.warps = Build::kWarpsMax;
     candidate.clusters = plan.clusters != 0 ? plan.clusters : std::min(part.tiles, cluster_count(facts, cluster));
     const int turns = divide_up(divide_up(part.tiles, candidate.clusters), Build::kTilesAtOnce);
     const int slots_most = std::min(turns, Build::kWarpsMax / divide_up(part.segments, cluster));
@@ -112,7 +113,7 @@ template <typename Build>
 bool wants(const DecodePlan& wanted) {
   const auto agrees = [](int asked, int has) { return asked == 0 || asked == has; };
   return agrees(wanted.tiles_at_once, Build::kTilesAtOnce) && agrees(wanted.stages, Build::kStages) &&
-         agrees(wanted.ctas, Build::kCtas);
+         agrees(wanted.ctas, Build::kCtas) && agrees(wanted.warps, Build::kWarpsMax);
 }
 
 /// The first build that is wanted and fits.
@@ -125,10 +126,12 @@ template <typename F>
 bool run_format(CudaContext& context, const PackedPart& part, const LinearCall& call, const DecodePlan& wanted) {
   if constexpr (F::kSmallScales) {
     if (call.rows <= 8) {
-      return run_first<F, DecodeBuild<1, 3, 2, 12, 1>, DecodeBuild<1, 2, 3, 12, 1>, DecodeBuild<1, 2, 3, 12, 2>,
-                       DecodeBuild<1, 3, 2, 8, 2>>(context, part, call, wanted);
+      return run_first<F, DecodeBuild<1, 3, 2, 12, 1>, DecodeBuild<1, 2, 3, 12, 1>, DecodeBuild<1, 2, 2, 12, 1>,
+                       DecodeBuild<1, 2, 3, 16, 1>, DecodeBuild<1, 1, 3, 16, 2>, DecodeBuild<1, 3, 2, 8, 2>>(context, part, call,
+                                                                                                            wanted);
     }
-    return run_first<F, DecodeBuild<2, 2, 2, 16, 1>, DecodeBuild<2, 3, 2, 12, 1>, DecodeBuild<2, 2, 3, 12, 1>>(context, part, call, wanted);
+    return run_first<F, DecodeBuild<2, 2, 2, 16, 1>, DecodeBuild<2, 3, 2, 12, 1>, DecodeBuild<2, 2, 3, 12, 1>, DecodeBuild<2, 1, 3, 16, 1>>(
+        context, part, call, wanted);
   } else {
     if (call.rows <= 8) return run_first<F, DecodeBuild<1, 2, 2, 12, 1>>(context, part, call, wanted);
     return run_first<F, DecodeBuild<2, 2, 2, 12, 1>>(context, part, call, wanted);

@@ -12,10 +12,11 @@
 //     fragment<F, 0>(codes, scales, a);   // k = 64 · half .. + 15 of the block; steps 1, 2, 3 alike
 //
 // How codes become numbers:
-//   bf16 scales   Two codes, masked out of a word, *are* a pair of bf16 numbers in units of 2^-130 or 2^-133 (subnormal; a
-//                 byte with its top bit set is the first binade, where the scale goes on). With scale · 2^130 stored, one
-//                 fma.rn.bf16x2 gives bf16(q·scale + bias), rounded once; with scale · 2^3, the pair is multiplied by 2^127
-//                 first (exact).
+//   bf16 scales   Two codes, masked out of a word, *are* a pair of bf16 numbers in units of 2^-133 (subnormal; eight bits end
+//                 in the first binade, where the scale goes on), nibbles of the upper half of a byte in units of 2^-129. With
+//                 scale · 2^129 stored, one fma.rn.bf16x2 gives bf16(q·scale + bias), rounded once; otherwise the pair is
+//                 multiplied by 2^127 first (exact). Few of these instructions need the integer pipe, which is the one that
+//                 four-bit weights keep busiest. Scale and bias stay in one register: the fma takes either half of it twice.
 //   other scales  A code, masked where it lies in a word and given an exponent, is 2^(23 - b) + q, b being its lowest bit.
 //                 The subtraction is exact; fma in fp32 and cvt.rn.bf16x2 follow. (q − zero) · scale is
 //                 fma(q, scale, −zero·scale): equal, but for the sign of a zero, which no sum that starts at +0 shows.
@@ -182,13 +183,38 @@ __device__ __forceinline__ HalfCodes<F> load_codes(Block block, int half, int la
 
 // --- scales ----------------------------------------------------------------------------------------------------------
 
-/// Scales and biases of the lane's rows g (index 0) and g + 8 (index 1) in half a block; bf16 ones twice in a word.
+/// Scales and biases of the lane's rows g (index 0) and g + 8 (index 1) in half a block.
+template <typename F, WeightArithmetic = F::kArithmetic>
+struct HalfScales {};
+
 template <typename F>
-struct HalfScales {
+struct HalfScales<F, WeightArithmetic::kBf16> {
+  std::uint32_t pairs[F::kScaleSets][2];  // scale in the low half, bias in the high one
+};
+
+template <typename F>
+struct HalfScales<F, WeightArithmetic::kFloat> {
   static constexpr bool kWithBias = F::kScaleSets != 4;  // with four sets the bias is −32 · scale
-  using Value = std::conditional_t<F::kArithmetic == WeightArithmetic::kBf16, std::uint32_t, float>;
-  Value scale[F::kScaleSets][2];
-  Value bias[kWithBias ? F::kScaleSets : 1][2];
+  float scale[F::kScaleSets][2];
+  float bias[kWithBias ? F::kScaleSets : 1][2];
+};
+
+/// The same with scale and bias twice in a register of their own each. Slower by four instructions in half a block; but where
+/// registers are short, ptxas doesn't overlap wgmma with an fma that takes halves of one (C7512).
+template <typename F>
+struct SpreadScales {
+  std::uint32_t scale[F::kScaleSets][2];
+  std::uint32_t bias[F::kScaleSets][2];
+  __device__ __forceinline__ explicit SpreadScales(const HalfScales<F, WeightArithmetic::kBf16>& from) {
+#pragma unroll
+    for (int set = 0; set < F::kScaleSets; ++set) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        scale[set][row] = __byte_perm(from.pairs[set][row], 0, 0x1010);
+        bias[set][row] = __byte_perm(from.pairs[set][row], 0, 0x3232);
+      }
+    }
+  }
 };
 
 namespace detail {
@@ -200,15 +226,6 @@ __device__ __forceinline__ float half_to_float(std::uint32_t bits) {
 // Byte `index` of `word` as a number: 2^23 + byte has it in its last mantissa bits.
 __device__ __forceinline__ float byte_to_float(std::uint32_t word, int index) {
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7540 + index)) - 8388608.0f;
-}
-
-// (scale, bias) of row g and of row g + 8, as two words.
-template <typename F>
-__device__ __forceinline__ void set_bf16_pair(HalfScales<F>& scales, int set, uint2 rows) {
-  scales.scale[set][0] = __byte_perm(rows.x, 0, 0x1010);
-  scales.bias[set][0] = __byte_perm(rows.x, 0, 0x3232);
-  scales.scale[set][1] = __byte_perm(rows.y, 0, 0x1010);
-  scales.bias[set][1] = __byte_perm(rows.y, 0, 0x3232);
 }
 
 template <typename F>
@@ -276,17 +293,18 @@ __device__ __forceinline__ void load_float_scales(Block block, const PackedPart&
 
 template <typename F, typename Block>
 __device__ __forceinline__ HalfScales<F> load_scales(Block block, const PackedPart& part, int half, int lane) {
-  if constexpr (F::kArithmetic == WeightArithmetic::kValues) return {};
   HalfScales<F> scales;
   const int g = lane >> 2;
   if constexpr (F::kArithmetic == WeightArithmetic::kBf16 && F::kScaleSets == 1) {
-    detail::set_bf16_pair(scales, 0, block.load2(256 * F::kBits + g * 16 + half * 8));
+    const uint2 rows = block.load2(256 * F::kBits + g * 16 + half * 8);
+    scales.pairs[0][0] = rows.x, scales.pairs[0][1] = rows.y;
   } else if constexpr (F::kArithmetic == WeightArithmetic::kBf16) {
     const int at = 256 * F::kBits + g * (1024 >> part.group_shift);
 #pragma unroll
     for (int set = 0; set < F::kScaleSets; ++set) {
       const int column = 64 * half + 32 * set;
-      detail::set_bf16_pair(scales, set, block.load2(at + (column >> part.group_shift) * 8));
+      const uint2 rows = block.load2(at + (column >> part.group_shift) * 8);
+      scales.pairs[set][0] = rows.x, scales.pairs[set][1] = rows.y;
     }
   } else if constexpr (F::kArithmetic == WeightArithmetic::kFloat && F::kScaleSets == 4) {
     const uint2 bytes = block.load2(256 * F::kBits + g * 16 + half * 8);
@@ -301,7 +319,7 @@ __device__ __forceinline__ HalfScales<F> load_scales(Block block, const PackedPa
         scales.scale[set][row] = detail::half_to_float(row == 0 ? d & 0xffff : d >> 16) * scale;
       }
     }
-  } else {
+  } else if constexpr (F::kArithmetic == WeightArithmetic::kFloat) {
     detail::load_float_scales(block, part, half, g, scales);
   }
   return scales;
@@ -317,6 +335,24 @@ __device__ __forceinline__ std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32
   return d;
 }
 
+/// Both halves of `codes` times the low half of a pair plus its high half. Written so that the halves are chosen by the fma
+/// itself.
+template <typename F>
+__device__ __forceinline__ std::uint32_t scale_pair(std::uint32_t codes, const HalfScales<F>& scales, int set, int row) {
+  const std::uint32_t pair = scales.pairs[set][row];
+  std::uint32_t d;
+  asm("{\n .reg .b16 scale, bias;\n .reg .b32 scales, biases;\n mov.b32 {scale, bias}, %2;\n"
+      " mov.b32 scales, {scale, scale};\n mov.b32 biases, {bias, bias};\n fma.rn.bf16x2 %0, %1, scales, biases;\n}"
+      : "=r"(d)
+      : "r"(codes), "r"(pair));
+  return d;
+}
+
+template <typename F>
+__device__ __forceinline__ std::uint32_t scale_pair(std::uint32_t codes, const SpreadScales<F>& scales, int set, int row) {
+  return fma_bf16x2(codes, scales.scale[set][row], scales.bias[set][row]);
+}
+
 __device__ __forceinline__ std::uint32_t to_bf16x2(float low, float high) {
   std::uint32_t d;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
@@ -329,15 +365,16 @@ __device__ __forceinline__ std::uint32_t rotate_left(std::uint32_t word) {
   return kAmount == 0 ? word : __funnelshift_l(word, word, kAmount);
 }
 
-// A step's codes of up to four bits as eight nibbles, rotated left by 3: nibble p the even k of register p, 4 + p the odd.
+// A step's codes of up to four bits as eight nibbles: nibble p the even k of register p, 4 + p the odd. Two-bit codes have
+// others' bits above them.
 template <typename F, int step>
 __device__ __forceinline__ std::uint32_t nibble_word(const HalfCodes<F>& codes) {
   if constexpr (F::kBits == 4) {
     return codes.words[step];
   } else {
-    const std::uint32_t low = rotate_left<-2 * (step % 2)>(codes.words[step / 2]);
+    const std::uint32_t low = codes.words[step / 2] >> (2 * (step % 2));
     if constexpr (F::kBits == 2) return low;
-    return (low & 0x99999999u) | (rotate_left<2 - step>(codes.words[2]) & 0x22222222u);
+    return (low & 0x33333333u) | (rotate_left<2 - step>(codes.words[2]) & 0x44444444u);
   }
 }
 
@@ -356,12 +393,12 @@ __device__ __forceinline__ std::uint32_t byte_word(const HalfCodes<F>& codes) {
   }
 }
 
-// Two codes of register p as they are: bf16 numbers in units of 2^-130 or 2^-133.
+// Two codes of register p as they are: bf16 numbers in units of 2^-133, nibbles of odd registers of 2^-129.
 template <typename F, int step, int p>
 __device__ __forceinline__ std::uint32_t code_pair(const HalfCodes<F>& codes) {
   constexpr std::uint32_t kField = (1u << F::kBits) - 1;
   if constexpr (F::kNibbles) {
-    return rotate_left<-4 * p>(nibble_word<F, step>(codes)) & (kField * 0x00080008u);
+    return (nibble_word<F, step>(codes) >> (p / 2 * 8)) & (kField * (p % 2 == 0 ? 0x00010001u : 0x00100010u));
   } else {
     return (byte_word<F, step, p % 2>(codes) >> (p / 2 * 8)) & (kField * 0x00010001u);
   }
@@ -383,23 +420,23 @@ template <typename F, int step, int p>
 __device__ __forceinline__ float2 code_floats(const HalfCodes<F>& codes) {
   if constexpr (F::kNibbles) {
     const std::uint32_t word = nibble_word<F, step>(codes);
-    return {code_at<F, 3 + 4 * p>(word), code_at<F, 3 + 4 * p>(rotate_left<16>(word))};
+    return {code_at<F, 4 * p>(word), code_at<F, 4 * p>(word >> 16)};
   } else {
     const std::uint32_t word = byte_word<F, step, p % 2>(codes);
     return {code_at<F, p / 2 * 8>(word), code_at<F, p / 2 * 8>(word >> 16)};
   }
 }
 
-template <typename F, int step, int p>
-__device__ __forceinline__ std::uint32_t fragment_register(const HalfCodes<F>& codes, const HalfScales<F>& scales) {
+template <typename F, int step, int p, typename Scales>
+__device__ __forceinline__ std::uint32_t fragment_register(const HalfCodes<F>& codes, const Scales& scales) {
   constexpr int kSet = step * F::kScaleSets / 4;
   constexpr int kRow = p % 2;
   if constexpr (F::kArithmetic == WeightArithmetic::kValues) {
     return codes.words[4 * step + p];
   } else if constexpr (F::kArithmetic == WeightArithmetic::kBf16) {
     std::uint32_t pair = code_pair<F, step, p>(codes);
-    if constexpr (!F::kSmallScales) pair = fma_bf16x2(pair, 0x7f007f00u, 0x80008000u);  // · 2^127 + −0
-    return fma_bf16x2(pair, scales.scale[kSet][kRow], scales.bias[kSet][kRow]);
+    if constexpr (!F::kSmallScales || kRow == 0) pair = fma_bf16x2(pair, 0x7f007f00u, 0x80008000u);  // · 2^127 + −0
+    return scale_pair(pair, scales, kSet, kRow);
   } else {
     const float2 q = code_floats<F, step, p>(codes);
     const float scale = scales.scale[kSet][kRow];
@@ -415,10 +452,9 @@ __device__ __forceinline__ std::uint32_t fragment_register(const HalfCodes<F>& c
 
 }  // namespace detail
 
-/// The lane's A fragment of step `step` (0..3) of the half.
-template <typename F, int step>
-__device__ __forceinline__ void fragment(const HalfCodes<F>& codes, const HalfScales<F>& scales,
-                                         std::uint32_t (&a)[4]) {
+/// The lane's A fragment of step `step` (0..3) of the half; scales as HalfScales or SpreadScales.
+template <typename F, int step, typename Scales>
+__device__ __forceinline__ void fragment(const HalfCodes<F>& codes, const Scales& scales, std::uint32_t (&a)[4]) {
   static_assert(step >= 0 && step < 4);
   a[0] = detail::fragment_register<F, step, 0>(codes, scales);
   a[1] = detail::fragment_register<F, step, 1>(codes, scales);

@@ -25,7 +25,7 @@ struct LinearCall {
 /// Every format, shape and row count, on every GPU.
 void portable_linear(CudaContext& context, const PackedPart& part, const LinearCall& call);
 
-/// A way to run the decode kernel (decode_kernel.cuh). Zero: chosen from the shape. The last three choose among builds.
+/// A way to run the decode kernel (decode_kernel.cuh). Zero: chosen from the shape. The last four choose among builds.
 struct DecodePlan {
   int cluster = 0;        // CTAs that share a tile's segments: 1, 2, 4
   int slots = 0;          // tiles that a cluster works on at once, each by one warp a segment
@@ -34,6 +34,7 @@ struct DecodePlan {
   int tiles_at_once = 0;  // that one warp works on side by side
   int stages = 0;         // of a warp's ring of weight blocks
   int ctas = 0;           // that fit a multiprocessor
+  int warps = 0;          // at most, of a CTA
 };
 constexpr std::int32_t kDecodeRowsMax = 16;
 

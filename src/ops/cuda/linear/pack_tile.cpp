@@ -16,7 +16,7 @@ namespace {
 
 constexpr float kLargestPackedScale = 0x1p100f;
 constexpr float kSmallestPackedScale = 0x1p-100f;
-constexpr float kSmallScale = 0.25f;
+constexpr float kSmallScale = 0.5f;
 
 template <typename Value>
 Value load(const void* from) {
@@ -54,7 +54,7 @@ Words code_pairs(const std::uint8_t* codes, std::uint32_t shift, std::uint32_t m
 
 // One half of a plane of width 1, 2 or 4: bits [shift, shift + width) of the codes, which begin at the half's first column.
 template <int width>
-void pack_nibble_plane(const std::uint8_t* codes, std::int64_t stride, int shift, int rotation, std::uint8_t* out) {
+void pack_nibble_plane(const std::uint8_t* codes, std::int64_t stride, int shift, std::uint8_t* out) {
   constexpr int kStepsPerWord = 4 / width;
   constexpr std::uint32_t kMask = (1u << width) - 1;
   for (int g = 0; g < 8; ++g) {
@@ -69,7 +69,6 @@ void pack_nibble_plane(const std::uint8_t* codes, std::int64_t stride, int shift
                   code_pairs(low + k + 8, bits, kMask) << 8 | code_pairs(high + k + 8, bits, kMask) << 12)
                  << (width * o);
       }
-      if (rotation != 0) words = words << 3 | words >> 29;
       for (int t = 0; t < 4; ++t) store<std::uint32_t>(out + ((4 * g + t) * width + word) * 4, words[t]);
     }
   }
@@ -89,26 +88,25 @@ void pack_byte_plane(const std::uint8_t* codes, std::int64_t stride, std::uint8_
 }
 
 void pack_block_codes(std::int32_t bits, const std::uint8_t* codes, std::int64_t stride, std::uint8_t* out) {
-  const int rotation = bits <= 4 ? 3 : 0;
   for (int half = 0; half < 2; ++half, codes += 64) {
     switch (bits) {
       case 2:
-        pack_nibble_plane<2>(codes, stride, 0, rotation, out + half * 256);
+        pack_nibble_plane<2>(codes, stride, 0, out + half * 256);
         break;
       case 3:
-        pack_nibble_plane<2>(codes, stride, 0, rotation, out + half * 256);
-        pack_nibble_plane<1>(codes, stride, 2, rotation, out + 512 + half * 128);
+        pack_nibble_plane<2>(codes, stride, 0, out + half * 256);
+        pack_nibble_plane<1>(codes, stride, 2, out + 512 + half * 128);
         break;
       case 4:
-        pack_nibble_plane<4>(codes, stride, 0, rotation, out + half * 512);
+        pack_nibble_plane<4>(codes, stride, 0, out + half * 512);
         break;
       case 5:
-        pack_nibble_plane<4>(codes, stride, 0, rotation, out + half * 512);
-        pack_nibble_plane<1>(codes, stride, 4, rotation, out + 1024 + half * 128);
+        pack_nibble_plane<4>(codes, stride, 0, out + half * 512);
+        pack_nibble_plane<1>(codes, stride, 4, out + 1024 + half * 128);
         break;
       case 6:
-        pack_nibble_plane<4>(codes, stride, 0, rotation, out + half * 512);
-        pack_nibble_plane<2>(codes, stride, 4, rotation, out + 1024 + half * 256);
+        pack_nibble_plane<4>(codes, stride, 0, out + half * 512);
+        pack_nibble_plane<2>(codes, stride, 4, out + 1024 + half * 256);
         break;
       default:
         pack_byte_plane(codes, stride, out + half * 1024);
@@ -143,7 +141,7 @@ void pack_affine_scales(const PackedPart& part, const TileRow& from, int row, st
   const int size = scale_bytes(view.scale_format);
   const std::byte* scale = view.scales + from.stored_row * groups * size;
   const std::byte* bias = view.biases + from.stored_row * groups * size;
-  const std::int32_t exponent = scale_exponent(part.bits, part.small_scales != 0);
+  const std::int32_t exponent = scale_exponent(part.bits, part.small_scales != 0, row >= 8);
   std::uint8_t* const lane = scales + row % 8 * (groups_per_block * 4 * size) + row / 8 * (2 * size);
   for (std::int64_t group = 0; group < groups; ++group, scale += size, bias += size) {
     std::uint8_t* to = lane + group / groups_per_block * part.block_bytes + group % groups_per_block * (4 * size);

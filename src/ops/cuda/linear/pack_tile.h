@@ -24,7 +24,7 @@ std::int32_t packed_block_bytes(const PackedStorage& storage);
 
 /// What the scales of some rows of an affine matrix say about how it may be stored.
 struct ScaleRange {
-  bool small = true;    // every |scale| < 0.25
+  bool small = true;    // every |scale| < 0.5
   bool extreme = false;  // a finite scale beyond 2^100, or an fp32 scale or bias, not zero, below 2^-100
   void join(const ScaleRange& other) {
     small = small && other.small;

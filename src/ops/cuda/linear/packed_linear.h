@@ -10,15 +10,14 @@
 //   6 = 4 + 2. A plane of width w takes 256 · w bytes, first those of steps 0..3, then those of steps 4..7. In a half, a lane's
 //   4 · w bytes are consecutive (w = 1, 2, 4); wider ones are cut into runs of 16 bytes, run r of lane l at r · 512 + l · 16.
 //   w = 1, 2, 4  32-bit words for 4 / w steps each: bits [4·p + w·o, + w) of the low half-word are the even k of register p
-//                of the word's step o, those of the high half-word the odd k. Where the code has 2, 3 or 4 bits, every word
-//                is rotated left by 3, which puts a four-bit code into the top mantissa bits of a bf16 (dequantise.cuh).
+//                of the word's step o, those of the high half-word the odd k.
 //   w = 8        two words a step, registers 0 and 2, then 1 and 3: bytes are even k of the first register, even k of the
 //                second, odd k of the first, odd k of the second.
 //   w = 16       bf16 values: four words a step, register p. No scales.
 //
 // Then the scales, for g = 0..7 one after the other, so that a lane reads its own rows' at once:
 //   kBf16Pair, kHalfPair, kFloatPair   [group in the block][row g, row g + 8] of (scale, bias) as bf16, fp16, fp32. bf16
-//                                      scales are stored times 2^scale_exponent(part), which is exact
+//                                      scales are stored times 2^scale_exponent(), which is exact
 //   kHalf                              [group of 32][row g, row g + 8] of scale (fp16); w = (q − zero_point) · scale
 //   kScaleMin                          [group of 32][row g, row g + 8] of (scale, min) as bytes; then, again for g = 0..7,
 //                                      [row g, row g + 8] of (d, dmin) as fp16; w = fmaf(q, d·scale, −(dmin·min))
@@ -47,7 +46,7 @@ struct PackedPart {
   std::int32_t group_size = 0;    // columns of a scale: 16, 32, 64, 128
   std::int32_t group_shift = 0;   // its logarithm
   std::int32_t zero_point = 0;    // kHalf
-  std::int32_t small_scales = 0;  // 1: kBf16Pair, 4 bits, groups of 64, every |scale| < 0.25 (scale_exponent)
+  std::int32_t small_scales = 0;  // 1: kBf16Pair, 4 bits, groups of 64, every |scale| < 0.5 (scale_exponent)
   std::int32_t block_bytes = 0;   // a multiple of 16
   std::int32_t first_row = 0;     // of the layer
   std::int32_t rows = 0;          // N
@@ -64,10 +63,12 @@ struct PackedPart {
   const float* bias = nullptr;    // [rows] or null
 };
 
-/// What bf16 scales are multiplied by, as a power of two: codes are used as bf16 numbers without a conversion, in units of
-/// 2^-130 (up to four bits) or 2^-133, either as they are (small_scales) or times 2^127.
-constexpr std::int32_t scale_exponent(std::int32_t bits, bool small_scales) {
-  return (bits <= 4 ? 3 : 6) + (small_scales ? 127 : 0);
+/// What bf16 scales are multiplied by, as a power of two. Pairs of codes are used as bf16 numbers without a conversion
+/// (dequantise.cuh): in units of 2^-133, or of 2^-129 where the codes have up to four bits and the row is one of g + 8, which
+/// lie four bits higher; then times 2^127, but for those when small_scales.
+constexpr std::int32_t scale_exponent(std::int32_t bits, bool small_scales, bool high_row = false) {
+  if (bits > 4 || !high_row) return 6;
+  return small_scales ? 129 : 2;
 }
 
 /// ceil(K / 1024) · 128: the length of a K-segment (one-arithmetic.md, rule 1).

@@ -37,7 +37,7 @@ __device__ inline std::uint32_t word_at(const std::uint8_t* data) {
   return *reinterpret_cast<const std::uint32_t*>(data);
 }
 
-__device__ inline std::uint32_t plane_bits(const std::uint8_t* plane, int width, bool rotated, const WeightPlace& at) {
+__device__ inline std::uint32_t plane_bits(const std::uint8_t* plane, int width, const WeightPlace& at) {
   const int half = at.step / 4, step = at.step % 4;
   if (width == 8) {
     const int word = 2 * step + at.p % 2;
@@ -45,15 +45,14 @@ __device__ inline std::uint32_t plane_bits(const std::uint8_t* plane, int width,
     return from[at.p / 2 + 2 * at.odd];
   }
   const int steps_per_word = 4 / width;
-  std::uint32_t word = word_at(plane + half * 128 * width + (at.lane * width + step / steps_per_word) * 4);
-  if (rotated) word = word >> 3 | word << 29;
+  const std::uint32_t word = word_at(plane + half * 128 * width + (at.lane * width + step / steps_per_word) * 4);
   return word >> (4 * at.p + 16 * at.odd + width * (step % steps_per_word)) & ((1u << width) - 1);
 }
 
 __device__ inline std::uint32_t code_bits(const std::uint8_t* block, int bits, const WeightPlace& at) {
   const int first = bits == 3 ? 2 : bits == 5 || bits == 6 ? 4 : bits;
-  std::uint32_t code = plane_bits(block, first, bits <= 4, at);
-  if (first != bits) code |= plane_bits(block + 256 * first, bits - first, bits <= 4, at) << first;
+  std::uint32_t code = plane_bits(block, first, at);
+  if (first != bits) code |= plane_bits(block + 256 * first, bits - first, at) << first;
   return code;
 }
 
@@ -79,7 +78,7 @@ __device__ inline __nv_bfloat16 packed_value(const PackedPart& part, int tile, i
   const int pair = (at.g * groups + group) * 2 + at.high;
   switch (part.scale_kind) {
     case ScaleKind::kBf16Pair: {
-      const int exponent = scale_exponent(part.bits, part.small_scales != 0);
+      const int exponent = scale_exponent(part.bits, part.small_scales != 0, at.high != 0);
       const float stored = __bfloat162float(detail::bf16_at(scales + pair * 4));
       const __nv_bfloat16 scale = __float2bfloat16_rn(ldexpf(stored, -exponent));
       return __hfma(__float2bfloat16_rn(q), scale, detail::bf16_at(scales + pair * 4 + 2));

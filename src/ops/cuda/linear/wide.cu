@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "ops/cuda/kernel_facts.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear/wide_maps.h"
 #include "ops/cuda/linear/wide_parameters.h"
@@ -178,6 +179,8 @@ void run_wide_plan(CudaContext& context, const PackedPart& part, const LinearCal
   shape.shared_bytes = static_cast<std::size_t>(plan.stages) * static_cast<std::size_t>(plan.stage_bytes + kBarrierBytes);
   const WideKernel kernel = find_kernel(part, plan);
   TF_ASSERT(kernel != nullptr);
+  TF_ASSERT(kernel_registers(context.facts(), reinterpret_cast<const void*>(kernel)) >=
+            wide_launch_registers(wide_groups_max(plan.tokens, plan.mode, part.small_scales != 0)));
   launch(context, "a wide linear layer", kernel, shape,
          weight_map(part, plan.groups * kWarpgroupTiles), activation_map(x, call.rows, part.columns, plan.tokens / plan.cluster), parameters);
 }

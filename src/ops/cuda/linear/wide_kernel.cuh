@@ -23,6 +23,8 @@
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear/dequantise.cuh"
 #include "ops/cuda/linear/wide_instructions.cuh"
@@ -55,15 +57,21 @@ bool visit_wide_format(const PackedPart& part, Visitor&& visit) {
 }
 
 /// Register budgets: the launch gives every thread an equal share, which consumers and producers trade. groups · consumer +
-/// producer <= (groups + 1) · share must hold for every number of groups up to the most, or the kernel hangs.
+/// producer <= (groups + 1) · share must hold for every number of groups up to the most, or the kernel hangs; run_wide_plan()
+/// looks whether the compiled kernel has that share.
 template <typename F, int kTokens, SumMode mode>
 struct WideShape {
   static constexpr int kGroupsMax = wide_groups_max(kTokens, mode, F::kSmallScales);
   static constexpr int kThreadsMax = (kGroupsMax + 1) * kWarpgroupThreads;
   static constexpr int kConsumerRegisters = kGroupsMax == 2 ? 232 : kGroupsMax == 3 ? 160 : kGroupsMax == 4 ? 112 : 88;
   static constexpr int kProducerRegisters = kGroupsMax == 3 || kGroupsMax == 4 ? 32 : 40;
+  static constexpr int kLaunchRegisters = wide_launch_registers(kGroupsMax);
+  static_assert(kGroupsMax * kConsumerRegisters + kProducerRegisters <= (kGroupsMax + 1) * kLaunchRegisters);
+  static_assert(kConsumerRegisters >= kLaunchRegisters);  // so fewer groups leave more
+  static_assert(kConsumerRegisters % 8 == 0 && kProducerRegisters % 8 == 0 && kProducerRegisters >= 24);
   /// k16 steps of one of A's two sets.
   static constexpr int kSetSteps = kConsumerRegisters >= 160 && kTokens <= 128 && mode != SumMode::kTree ? 4 : 2;
+  static constexpr bool kSpreadScales = F::kSmallScales && kConsumerRegisters < 96 && kTokens == 64;
 };
 
 /// Consecutive segments of one item.
@@ -150,6 +158,8 @@ struct Ring {
   __device__ __forceinline__ std::uint32_t empty(int index) const { return empty_at + 8 * index; }
 };
 
+constexpr int kEarlyStages = 3;
+
 /// A place in the ring.
 struct Place {
   int stage = 0;
@@ -200,17 +210,20 @@ __device__ __forceinline__ void produce(const WideParameters& p, const CUtensorM
   };
   hopper::prefetch_map(weights);
   hopper::prefetch_map(activations);
+  // Few stages' weights before the wait: the copy engine keeps to the order, and activations would queue behind more.
   BlockWalk<mode> ahead, behind;
+  const int early = min(kEarlyStages, ring.stages);
   int filled = 0;
-  bool more = true;
-  while (filled < ring.stages && (more = ahead.next(p))) copy_weights(ahead, filled++);
+  while (filled < early && ahead.next(p)) copy_weights(ahead, filled++);
   wait_for_previous();
   for (int stage = 0; stage < filled; ++stage) {
     behind.next(p);
     copy_activations(behind, stage);
   }
-  if (!more) return;
-  Place place;
+  if (filled < early) return;
+  Place place;  // a fresh barrier lets pass who waits for the phase before its first
+  place.stage = early - 1, place.phase = 1;
+  place.advance(ring.stages);
   while (ahead.next(p)) {
     hopper::barrier_wait(ring.empty(place.stage), place.phase);
     copy_weights(ahead, place.stage);
@@ -226,9 +239,10 @@ struct Consumer {
 };
 
 /// acc = the sum over k blocks [begin, end), k16 steps ascending.
-template <typename F, ScaleKind kScales, int kTokens, int kSetSteps>
+template <typename F, ScaleKind kScales, int kTokens, typename Shape>
 __device__ __forceinline__ void sum_segment(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me, Place& place,
                                             int begin, int end, float (&acc)[kTokens / 2]) {
+  constexpr int kSetSteps = Shape::kSetSteps;
   std::uint32_t a[2][kSetSteps][4];
   const std::uint32_t my_block =
       ring.kActivationBytes + (me.group * kWarpgroupTiles + me.warp) * static_cast<std::uint32_t>(p.part.block_bytes);
@@ -250,7 +264,8 @@ __device__ __forceinline__ void sum_segment(const WideParameters& p, const Ring<
       constexpr bool kDirect = F::kArithmetic == WeightArithmetic::kValues;
       HalfCodes<F> codes;
       if constexpr (!kDirect) codes = load_codes<F>(SharedBlock{stage + my_block}, half, me.lane);
-      const HalfScales<F> scales = load_scales<F>(SharedBlock{stage + my_block}, part, half, me.lane);
+      using Scales = std::conditional_t<Shape::kSpreadScales, SpreadScales<F>, HalfScales<F>>;
+      const auto scales = static_cast<Scales>(load_scales<F>(SharedBlock{stage + my_block}, part, half, me.lane));
 #pragma unroll
       for (int set = 0; set < 4 / kSetSteps; ++set) {
         std::uint32_t(&registers)[kSetSteps][4] = a[kSetSteps == 4 ? half : set];
@@ -406,7 +421,7 @@ __device__ __forceinline__ void publish(const WideParameters& p, int groups, con
 template <typename F, ScaleKind kScales, int kTokens>
 __device__ __forceinline__ void consume_sequential(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me,
                                                    int groups) {
-  constexpr int kSetSteps = WideShape<F, kTokens, SumMode::kSequential>::kSetSteps;
+  using Shape = WideShape<F, kTokens, SumMode::kSequential>;
   Place place;
   WideRun run;
 #pragma unroll 1
@@ -414,7 +429,7 @@ __device__ __forceinline__ void consume_sequential(const WideParameters& p, cons
     float acc[kTokens / 2], sum[kTokens / 2];
 #pragma unroll 1
     for (int segment = run.first_segment; segment < run.end_segment; ++segment) {
-      sum_segment<F, kScales, kTokens, kSetSteps>(p, ring, me, place, segment_begin(p, segment), segment_end(p, segment), acc);
+      sum_segment<F, kScales, kTokens, Shape>(p, ring, me, place, segment_begin(p, segment), segment_end(p, segment), acc);
       if (segment > 0 && segment == run.first_segment) take_published(p, groups, me, acc);
       const bool begins = segment == run.first_segment;
 #pragma unroll
@@ -430,7 +445,7 @@ __device__ __forceinline__ void consume_sequential(const WideParameters& p, cons
 
 template <typename F, ScaleKind kScales, int kTokens>
 __device__ __forceinline__ void consume_tree(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me, int groups) {
-  constexpr int kSetSteps = WideShape<F, kTokens, SumMode::kTree>::kSetSteps;
+  using Shape = WideShape<F, kTokens, SumMode::kTree>;
   // Left halves that the same CTA goes on with are parked behind all published ones.
   const int parked = (static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * groups + me.group;
   Place place;
@@ -440,7 +455,7 @@ __device__ __forceinline__ void consume_tree(const WideParameters& p, const Ring
     float acc[kTokens / 2], pair[kTokens / 2], half[kTokens / 2];
 #pragma unroll 1
     for (int segment = run.first_segment; segment < run.end_segment; ++segment) {
-      sum_segment<F, kScales, kTokens, kSetSteps>(p, ring, me, place, segment_begin(p, segment), segment_end(p, segment), acc);
+      sum_segment<F, kScales, kTokens, Shape>(p, ring, me, place, segment_begin(p, segment), segment_end(p, segment), acc);
       const int leaf = segment % kTreeHalf;
       const bool last = leaf == kTreeHalf - 1 || segment + 1 == p.part.segments;
 #pragma unroll
@@ -498,7 +513,7 @@ __device__ __forceinline__ float4 add_segments(const PackedPart& part, Load&& lo
 
 template <typename F, ScaleKind kScales, int kTokens>
 __device__ __forceinline__ void consume_split(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me, int groups) {
-  constexpr int kSetSteps = WideShape<F, kTokens, SumMode::kSplit>::kSetSteps;
+  using Shape = WideShape<F, kTokens, SumMode::kSplit>;
   const int segments = p.part.segments;
   Place place;
   WideRun run;
@@ -506,7 +521,7 @@ __device__ __forceinline__ void consume_split(const WideParameters& p, const Rin
   for (int index = 0; find_run<SumMode::kSplit>(p, index, run); ++index) {
     float acc[kTokens / 2];
     const int segment = run.first_segment;
-    sum_segment<F, kScales, kTokens, kSetSteps>(p, ring, me, place, segment_begin(p, segment), segment_end(p, segment), acc);
+    sum_segment<F, kScales, kTokens, Shape>(p, ring, me, place, segment_begin(p, segment), segment_end(p, segment), acc);
     const int output = (run.row_group * p.token_tiles + run.token_tile) * groups + me.group;
     store_sums(sums_of<kTokens>(p, output * segments + segment, me.thread()), acc);
     raise(p.counters + 2 * output, me);

@@ -10,8 +10,6 @@
 namespace tensorfold::ops::cuda {
 namespace {
 
-constexpr int kBoxSideMax = 256;  // elements
-
 PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -43,11 +41,11 @@ CUtensorMap encode(CUtensorMapDataType type, const void* base, const cuuint64_t 
 }  // namespace
 
 CUtensorMap weight_map(const PackedPart& part, int tiles) {
-  // A block as `pieces` rows of 8-byte elements, since no side of a box is longer than 256 of them.
+  // A block as rows of up to 128 bytes, which the copy engine may bring faster than longer ones (to be measured).
   const auto block = static_cast<cuuint64_t>(part.block_bytes);
-  cuuint64_t pieces = 1;
-  while (block / pieces / 8 > kBoxSideMax || block % (pieces * 16) != 0) ++pieces;
-  const cuuint64_t piece = block / pieces;
+  cuuint64_t piece = 128;
+  while (block % piece != 0) piece /= 2;
+  const cuuint64_t pieces = block / piece;
   const auto blocks = static_cast<cuuint64_t>(part.k_blocks);
   return encode<4>(CU_TENSOR_MAP_DATA_TYPE_UINT64, part.blocks,
                    {piece / 8, pieces, blocks, static_cast<cuuint64_t>(part.tiles)}, {piece, block, blocks * block},

@@ -27,6 +27,11 @@ struct WideParameters {
   std::int32_t* counters = nullptr;  // zero before and after
 };
 
+/// Registers of a thread that a launch of a kernel for up to `groups_max` consumer warpgroups brings.
+constexpr int wide_launch_registers(int groups_max) {
+  return 65536 / ((groups_max + 1) * kWarpgroupThreads) / 8 * 8;
+}
+
 /// Warpgroups of a CTA that registers suffice for; `lean`: the format is four bits with small bf16 scales.
 constexpr int wide_groups_max(int tokens, SumMode mode, bool lean) {
   if (mode == SumMode::kSplit) return tokens >= 128 ? 3 : lean ? 5 : 4;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "ops/cuda/kernel_facts.h"
 #include "ops/cuda/moe/routing.h"
 
 namespace tensorfold::ops::cuda::experts {
@@ -58,8 +59,9 @@ void launch_grouped(CudaContext& context, GroupedLaunch& facts) {
   shape.block = kGroupedThreads;
   shape.shared_bytes = static_cast<std::size_t>(bytes);
   visit_format(facts.part, [&]<typename F>() {
-    launch(context, down ? "running experts' down" : "running experts' gate and up", grouped_kernel<F, down>(facts.part),
-           shape, facts);
+    const auto kernel = grouped_kernel<F, down>(facts.part);
+    TF_ASSERT(kernel_registers(context.facts(), reinterpret_cast<const void*>(kernel)) >= kGroupedLaunchRegisters);
+    launch(context, down ? "running experts' down" : "running experts' gate and up", kernel, shape, facts);
   });
 }
 

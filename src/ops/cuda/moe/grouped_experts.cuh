@@ -21,6 +21,10 @@ namespace tensorfold::ops::cuda::experts {
 
 constexpr int kGroupedTiles = 8;           // of 16 weight rows, of a unit
 constexpr int kGroupedThreads = 3 * 128;
+// Registers of a thread: the launch's equal share, and what producers and the two warpgroups of consumers make of it.
+constexpr int kGroupedLaunchRegisters = 65536 / kGroupedThreads / 8 * 8;
+constexpr int kGroupedProducerRegisters = 88, kGroupedConsumerRegisters = 208;
+static_assert(kGroupedProducerRegisters + 2 * kGroupedConsumerRegisters <= 3 * kGroupedLaunchRegisters, "the kernel would hang");
 constexpr int kOutputStride = 64 + 4;      // floats of a token in down's staging: no two lanes of a store share a bank
 
 /// One linear of every expert over the rows of its items.
@@ -423,12 +427,12 @@ __global__ void __launch_bounds__(kGroupedThreads, 1) grouped_experts(const __gr
   __syncthreads();
   wait_for_previous();
   if (threadIdx.x < 128) {
-    give_registers<88>();
+    give_registers<kGroupedProducerRegisters>();
     produce<F, down>(launch, shared_base, full, empty);
     wait_copies<0>();
     return;
   }
-  take_registers<208>();
+  take_registers<kGroupedConsumerRegisters>();
   StageReader reader(launch, shared_base, full, empty);
   UnitWalk walk(launch);
   const int warpgroup = (threadIdx.x >> 7) - 1;

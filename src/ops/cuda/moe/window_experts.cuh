@@ -206,7 +206,7 @@ class BlockRing {
     const std::uint8_t* block = cursor_.next();
     if (block != nullptr) {
 #pragma unroll
-      for (int run = 0; run < (kCodeBytes + kScaleBytesMax) / 512; ++run) {
+      for (int run = 0; run < (kCodeBytes + kScaleBytesMax + 511) / 512; ++run) {
         const int offset = run * 512 + lane * 16;
         if ((run + 1) * 512 <= kCodeBytes || offset < cursor_.block_bytes()) copy16(stage + offset, block + offset, policy_);
       }
