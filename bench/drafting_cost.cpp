@@ -3,10 +3,11 @@
 //
 //   drafting_cost MODEL [--threads N] [--pairs 40] [--reply-tokens 96] [--temperature 1.5] [--json]
 //
-// Prompts are random ids and replies are drawn hot, so that nothing of them is worth copying. The order changes from pair to
-// pair (serial first, drafted first), and both times come from one run: on a shared machine nothing else can be compared.
-// Beside the wall clock stands the process's own processor time, which other processes disturb least (with one thread;
-// more of them spin while they wait). Tokens of a pair must be equal. A drafter beside the model is loaded with it.
+// Prompts are random ids and replies are drawn hot, so that nothing of them is worth copying. The order changes from
+// pair to pair (serial first, drafted first), and both times come from one run: on a shared machine nothing else can be
+// compared. Beside the wall clock stands the process's own processor time, which other processes disturb least (with
+// one thread; more of them spin while they wait). Tokens of a pair must be equal. A drafter beside the model is loaded
+// with it.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -70,7 +71,9 @@ Options parse(int count, char** arguments) {
 double processor_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); };
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -113,15 +116,17 @@ int run(const Options& options) {
   engine_options.prompt_cache_bytes = 0;  // each request reads its prompt
   LoadOptions load;
   load.find_drafter = true;
-  const auto engine = Engine::start(load_language_model(Checkpoint::open(options.model),
-                                                        ops::make_cpu_backend({.threads = options.threads, .path = ""}), load),
-                                    engine_options);
+  const auto engine =
+      Engine::start(load_language_model(Checkpoint::open(options.model),
+                                        ops::make_cpu_backend({.threads = options.threads, .path = ""}), load),
+                    engine_options);
   std::vector<double> wall, processor;
   int rounds = 0, drafted = 0, accepted = 0;
   for (int pair = -kWarmUpPairs; pair < options.pairs; ++pair) {
     const bool drafted_first = pair % 2 != 0;
     Run runs[2];  // serial, drafted
-    for (const bool drafts : {drafted_first, !drafted_first}) runs[drafts ? 1 : 0] = run_once(*engine, options, pair + 1000, drafts);
+    for (const bool drafts : {drafted_first, !drafted_first})
+      runs[drafts ? 1 : 0] = run_once(*engine, options, pair + 1000, drafts);
     if (runs[0].reply.tokens != runs[1].reply.tokens) fail(ErrorCode::kInternal, "drafts changed a token");
     if (pair < 0) continue;
     wall.push_back(runs[1].wall / runs[0].wall);
@@ -144,12 +149,13 @@ int run(const Options& options) {
   if (options.json) {
     std::printf("%s\n", report.dump(2).c_str());
   } else {
-    std::printf("%d pairs of %d tokens, %d drafted and %d of them accepted in %d rounds; drafted over serial: wall clock %.3f "
-                "(half of the pairs %.3f to %.3f), processor %.3f (%.3f to %.3f)\n",
-                options.pairs, options.reply_tokens, drafted, accepted, rounds, report["wall_ratio"]["median"].get<double>(),
-                report["wall_ratio"]["quarter"].get<double>(), report["wall_ratio"]["three_quarters"].get<double>(),
-                report["processor_ratio"]["median"].get<double>(), report["processor_ratio"]["quarter"].get<double>(),
-                report["processor_ratio"]["three_quarters"].get<double>());
+    std::printf(
+        "%d pairs of %d tokens, %d drafted and %d of them accepted in %d rounds; drafted over serial: wall clock %.3f "
+        "(half of the pairs %.3f to %.3f), processor %.3f (%.3f to %.3f)\n",
+        options.pairs, options.reply_tokens, drafted, accepted, rounds, report["wall_ratio"]["median"].get<double>(),
+        report["wall_ratio"]["quarter"].get<double>(), report["wall_ratio"]["three_quarters"].get<double>(),
+        report["processor_ratio"]["median"].get<double>(), report["processor_ratio"]["quarter"].get<double>(),
+        report["processor_ratio"]["three_quarters"].get<double>());
   }
   return 0;
 }

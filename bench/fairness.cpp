@@ -1,5 +1,5 @@
-// What a long prompt does to those who are being answered: the longest gap between two tokens of any running stream while
-// a prompt of 16k tokens is read beside it. It must stay within the bound of a pass plus one usual pass.
+// What a long prompt does to those who are being answered: the longest gap between two tokens of any running stream
+// while a prompt of 16k tokens is read beside it. It must stay within the bound of a pass plus one usual pass.
 //
 //   bound   EngineOptions::pass_seconds_max, after which slices of a prompt are sized
 //   usual   the median gap of the running streams before the prompt came
@@ -28,11 +28,12 @@ using bench::Clock;
 using bench::MeasuredReply;
 using bench::MeasuredStream;
 
-constexpr std::size_t kTokensOfStart = 8;    // of each stream, that are not measured
-constexpr std::size_t kTokensBefore = 60;    // of each stream, when the prompt comes
-constexpr std::size_t kTokensAfter = 20;     // of each stream, more than a pass brings
+constexpr std::size_t kTokensOfStart = 8;  // of each stream, that are not measured
+constexpr std::size_t kTokensBefore = 60;  // of each stream, when the prompt comes
+constexpr std::size_t kTokensAfter = 20;   // of each stream, more than a pass brings
 constexpr int kReplyTokensMax = 12'000;
-constexpr double kSameMomentSeconds = 2e-3;  // tokens of one pass come together, and no pass of a real model is as short
+constexpr double kSameMomentSeconds =
+    2e-3;  // tokens of one pass come together, and no pass of a real model is as short
 
 struct Options {
   std::string model;
@@ -171,7 +172,8 @@ int run(const Options& options) {
     std::printf("%s\n", report.dump(2).c_str());
   } else {
     std::printf(
-        "%d streams, %.1f ms between tokens (longest %.1f ms); beside a prompt of %d tokens (%.1f s, %zu slices): median "
+        "%d streams, %.1f ms between tokens (longest %.1f ms); beside a prompt of %d tokens (%.1f s, %zu slices): "
+        "median "
         "%.1f ms, 99 of 100 below %.1f ms, longest of %zu gaps %.1f ms; bound %.0f + %.1f ms %s\n",
         options.streams, 1e3 * usual, 1e3 * before.back(), options.prompt_tokens, answered.first_token_seconds(),
         answered.statistics.prefill_widths.size(), 1e3 * quantile(during, 0.5), 1e3 * quantile(during, 0.99),

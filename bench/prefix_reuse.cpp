@@ -146,9 +146,9 @@ int run(Options options) {
         "%zu prompt tokens, fresh %.3f s; next turn from memory %.3f s (%.2f %%, %d cached), from disk %.3f s "
         "(%.2f %%, %d cached, %.1f MiB); replies %s\n",
         turn.size(), fresh.first_token_seconds(), memory.first_token_seconds(),
-        100 * memory.first_token_seconds() / fresh.first_token_seconds(), memory.statistics.cached_tokens, disk.first_token_seconds(),
-        100 * disk.first_token_seconds() / fresh.first_token_seconds(), disk.statistics.cached_tokens, static_cast<double>(bytes) / (1 << 20),
-        equal ? "equal" : "DIFFER");
+        100 * memory.first_token_seconds() / fresh.first_token_seconds(), memory.statistics.cached_tokens,
+        disk.first_token_seconds(), 100 * disk.first_token_seconds() / fresh.first_token_seconds(),
+        disk.statistics.cached_tokens, static_cast<double>(bytes) / (1 << 20), equal ? "equal" : "DIFFER");
   }
   return equal ? 0 : 1;
 }

@@ -10,8 +10,8 @@ namespace tensorfold {
 namespace {
 
 constexpr std::int32_t kPassedOverMax = 8;
-// Of the bound of a pass, where a prompt is read beside streams that wait for their next token: costs are means, a bound
-// that half of the passes exceed would be none, and each slice of a long prompt costs more than the one before.
+// Of the bound of a pass, where a prompt is read beside streams that wait for their next token: costs are means, a
+// bound that half of the passes exceed would be none, and each slice of a long prompt costs more than the one before.
 constexpr double kMixedPassShare = 0.6;
 constexpr std::int32_t kSliceRowsMin = 16;  // a smaller rest of the pass isn't worth a prompt's page tables
 

@@ -14,8 +14,8 @@ namespace {
 constexpr std::size_t kStagingBytes = 32u << 20;
 constexpr std::size_t kStagedPieceBytes = kStagingBytes / 4;
 
-/// Without memory of its own: pages fall free also where there is none left. The host brings the first piece, which then
-/// doubles where it lies until all of it is filled.
+/// Without memory of its own: pages fall free also where there is none left. The host brings the first piece, which
+/// then doubles where it lies until all of it is filled.
 void poison(ops::Backend& backend, std::byte* data, std::size_t bytes) {
   static const auto garbage = [] {
     std::array<std::uint8_t, 4096> filled;

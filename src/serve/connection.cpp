@@ -22,7 +22,8 @@ namespace {
 
 constexpr std::size_t kWritePieceBytes = 256u << 10;
 constexpr auto kClientCheckInterval = std::chrono::milliseconds(50);
-constexpr auto kEventsCheckInterval = std::chrono::seconds(30);  // the engine's notice may be lost where memory is short
+constexpr auto kEventsCheckInterval =
+    std::chrono::seconds(30);  // the engine's notice may be lost where memory is short
 constexpr auto kLingerTime = std::chrono::seconds(2);
 constexpr std::size_t kLingerBytesMax = 64u << 20;
 

@@ -4,8 +4,8 @@
 #include "engine/cache/disk_store.h"
 #include "base/temporary_folder.h"
 
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,9 +19,9 @@
 #include <random>
 #include <thread>
 
-#include "eventually.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "eventually.h"
 #include "failing_files.h"
 #include "fake_model.h"
 #include "state_check.h"
@@ -474,7 +474,7 @@ TEST_P(Learn, KilledWhileItWritesItIsNeverWrong) {
   std::map<int, Tokens> expected;
   for (int i = 0; i < 6; ++i) expected[i] = fresh_reply(GetParam(), counting_prompt(300, i));
   std::int32_t resumed = 0;
-  std::size_t states = 0;  // that survived, over all rounds
+  std::size_t states = 0;                                                   // that survived, over all rounds
   const int rounds = std::getenv("TENSORFOLD_LONG") != nullptr ? 125 : 10;  // 500 kills over the four kinds
   for (int round = 0; round < rounds; ++round) {
     const pid_t child = ::fork();
@@ -498,8 +498,8 @@ TEST_P(Learn, KilledWhileItWritesItIsNeverWrong) {
   }
   EXPECT_GT(resumed, 0);
   EXPECT_GT(states, 0u);
-  std::fprintf(stderr, "  %d kills; %zu states found whole after them, %d tokens resumed by %d replies\n", rounds, states, resumed,
-               rounds * static_cast<int>(expected.size()));
+  std::fprintf(stderr, "  %d kills; %zu states found whole after them, %d tokens resumed by %d replies\n", rounds,
+               states, resumed, rounds * static_cast<int>(expected.size()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Learn,
@@ -652,7 +652,8 @@ TEST(DiskStore, NothingIsAppendedBehindHalfARecord) {
     };
     ASSERT_EQ(write(0), 1u);
     const auto manifest_bytes = fs::file_size(folder.path() + "/v1/MANIFEST");
-    // The disk fills in the middle of the record of a state whose file is whole, and what was written can't be taken back.
+    // The disk fills in the middle of the record of a state whose file is whole, and what was written can't be taken
+    // back.
     files->truncate_error = EIO;
     files->bytes_left = static_cast<std::int64_t>(fs::file_size(folder.states().at(0))) + 20;
     EXPECT_EQ(write(1), 1u);

@@ -1,6 +1,6 @@
-// The engine with its stores while memory and disk fail at random: it never crashes or hangs, every request ends, what was
-// said is what an undisturbed engine says, and afterwards everything works, what is on disk included. Each round is a
-// process of its own. TENSORFOLD_LONG=1 runs many more.
+// The engine with its stores while memory and disk fail at random: it never crashes or hangs, every request ends, what
+// was said is what an undisturbed engine says, and afterwards everything works, what is on disk included. Each round is
+// a process of its own. TENSORFOLD_LONG=1 runs many more.
 #include <execinfo.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -192,7 +192,8 @@ void run_round(const Round& round) {
       expect_all_right(*engine, round.expected, "after the faults");
     }
   }
-  const auto engine = start(round.make_model, round.folder + "/learn", open_recall(round.folder + "/recall", round.vocabulary_size));
+  const auto engine =
+      start(round.make_model, round.folder + "/learn", open_recall(round.folder + "/recall", round.vocabulary_size));
   std::size_t states = 0;
   const std::string damaged = testing::first_damaged_state(round.folder + "/learn", states);
   if (!damaged.empty()) give_up(damaged);
@@ -260,7 +261,8 @@ class EngineFaults : public ::testing::TestWithParam<Kind> {
 };
 
 TEST_P(EngineFaults, AllocationsFail) {
-  expect_rounds(make_model(), is_long() ? 300 : 6, {{50'000, 0, 0}, {5'000, 0, 0}, {800, 0, 0}, {150, 0, 0}, {30, 4096, 0}});
+  expect_rounds(make_model(), is_long() ? 300 : 6,
+                {{50'000, 0, 0}, {5'000, 0, 0}, {800, 0, 0}, {150, 0, 0}, {30, 4096, 0}});
 }
 
 TEST_P(EngineFaults, FilesFail) {

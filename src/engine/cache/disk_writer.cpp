@@ -222,8 +222,8 @@ bool DiskStore::append(const std::vector<std::byte>& record, bool durable) {
   return false;
 }
 
-/// Under manifest_mutex_. Reading ends at half a record, so nothing may be appended behind one: where it can't be cut off
-/// now, it is cut off before the next record, or that one isn't written either.
+/// Under manifest_mutex_. Reading ends at half a record, so nothing may be appended behind one: where it can't be cut
+/// off now, it is cut off before the next record, or that one isn't written either.
 bool DiskStore::cut_torn_record() {
   if (!manifest_is_torn_) return true;
   if (files_->truncate(manifest_file_, manifest_bytes_) != 0) return false;
@@ -295,8 +295,8 @@ bool DiskStore::rewrite_manifest() {
   }
   const int file = files_->open(part, O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
   if (file < 0) return false;
-  const bool renamed = files_->write_all(file, bytes.data(), bytes.size()) && files_->sync(file) == 0 &&
-                       files_->rename(part, path) == 0;
+  const bool renamed =
+      files_->write_all(file, bytes.data(), bytes.size()) && files_->sync(file) == 0 && files_->rename(part, path) == 0;
   if (!renamed) {
     const int error = errno;
     files_->close(file);
