@@ -77,7 +77,8 @@ TEST_F(DrafterBits, LargeProjectionsShrinkAndDraftAlike) {
   const std::uint64_t elements = 6ull * kWidth * kHidden;
   const std::uint64_t saved = stored.packed_bytes - four.packed_bytes;
   EXPECT_GT(saved, elements * 13 / 10);  // 16 bits -> 4.5 bits: 1.44 bytes an element, less the packing's own
-  EXPECT_LT(saved, elements * 15 / 10);
+  // The GPU's layout pads rows of so few weights, those of 16 bits to twice their size.
+  EXPECT_LT(saved, elements * (test::kTestsCuda ? 26 : 15) / 10);
   EXPECT_FALSE(test::same_bits(four.candidates.unary, stored.candidates.unary));
   std::size_t alike = 0;
   for (std::size_t i = 0; i < four.candidates.tokens.size(); ++i) {

@@ -16,6 +16,9 @@ class Buffer;
 
 namespace tensorfold::ops::cuda {
 
+/// Dynamic shared memory that any kernel may be launched with; for more a kernel's attribute is set.
+constexpr std::size_t kPlainSharedBytes = 48 * 1024;
+
 struct DeviceFacts {
   int device = 0;
   int compute_capability = 0;     // 90 = 9.0

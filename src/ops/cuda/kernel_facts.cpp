@@ -34,8 +34,11 @@ int kernel_registers(const DeviceFacts& facts, const void* kernel) {
 
 int resident_ctas(const DeviceFacts& facts, const void* kernel, int threads, std::size_t shared_bytes) {
   return remembered(std::tuple(facts.device, kernel, threads, shared_bytes), [&] {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
-          "setting a kernel's shared memory");
+    // As launch() does: an attribute below what every launch may have would be in the way of the next one.
+    if (shared_bytes > kPlainSharedBytes) {
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+            "setting a kernel's shared memory");
+    }
     int resident = 0;
     check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, shared_bytes), "asking for a kernel's occupancy");
     return resident;

@@ -25,7 +25,7 @@ struct LaunchShape {
 template <typename... Parameters, typename... Arguments>
 void launch(CudaContext& context, const char* what, void (*kernel)(Parameters...), const LaunchShape& shape,
             Arguments&&... arguments) {
-  if (shape.shared_bytes > 48 * 1024) {
+  if (shape.shared_bytes > kPlainSharedBytes) {
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shape.shared_bytes)),
           what);

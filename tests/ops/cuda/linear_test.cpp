@@ -401,8 +401,8 @@ TEST_F(CudaLinear, PackedWeightsTakeLittleMoreThanTheFile) {
     const SampleMatrix sample = make_sample(format, 1, 512, 2048, random);
     const auto weight = load(*backend, sample.view);
     const std::size_t stored = sample.data.size() + sample.scales.size() + sample.biases.size();
-    // Plain fp32 is kept as bf16.
-    EXPECT_LE(static_cast<double>(weight->packed_bytes()), 1.05 * static_cast<double>(stored))
+    // Plain fp32 is kept as bf16; a K-quant's packed six-bit scales become bytes, 152 for Q4_K's 144.
+    EXPECT_LE(static_cast<double>(weight->packed_bytes()), 1.06 * static_cast<double>(stored))
         << sample_format_name(format);
   }
 }
