@@ -30,13 +30,14 @@ constexpr std::uint64_t kSmallModelBytes = 64ull << 20;
 
 std::shared_ptr<LanguageModel> load(const ServedModelOptions& options, ProgressLine& progress) {
   LoadOptions load_options;
+  load_options.find_drafter = true;
   load_options.progress = [&progress](double fraction, const std::string& what) { progress.show(fraction, what); };
   const auto checkpoint = Checkpoint::open(resolve_model(options.model));
   return load_language_model(checkpoint, make_backend(options), load_options);
 }
 
 /// Schedules as wide as the model is small: a plain run feeds one row a pass.
-fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts, const std::string& learn_folder) {
+fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts, const std::filesystem::path& folder) {
   fold::Options options;
   options.schedules = static_cast<std::int32_t>(arguments.integer("--schedules").value_or(kSchedulesDefault));
   options.seed = seed_from(arguments.text("--seed").value_or("1"));
@@ -47,7 +48,8 @@ fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts, 
     options.reply_tokens_max = 16;
   }
   options.waves = 3;
-  options.learn_folder = learn_folder;
+  options.learn_folder = (folder / "learned").string();
+  options.recall_folder = (folder / "recall").string();
   for (const CacheGroup& group : facts.groups) {
     options.prompt_cache_bytes_max += kCachedUnitsMax * static_cast<std::int64_t>(group.page_bytes + group.slot_bytes);
   }
@@ -106,8 +108,8 @@ int run_verify(const std::vector<std::string>& words) {
   ProgressLine progress;
   const std::shared_ptr<LanguageModel> model = load(model_options(arguments), progress);
   const ModelFacts facts = model->facts();
-  const TemporaryFolder learned;
-  fold::Options options = fold_options(arguments, facts, learned.path().string());
+  const TemporaryFolder folder;
+  fold::Options options = fold_options(arguments, facts, folder.path());
   options.progress = [&](std::int32_t done) {
     progress.show(static_cast<double>(done) / options.schedules,
                   fmt::format("schedule {} of {}", done, options.schedules));

@@ -34,6 +34,10 @@ struct Options {
   bool poison_freed = true;      // NaN in freed pages and slots
   bool drafts = true;            // in most schedules, for most of their streams
   bool trees = true;             // among the drafts
+  /// Every third schedule drafts with the engine's own sources (copies, the model's MTP head and block drafter, recall)
+  /// instead of the oracle, which knows the reply and errs on purpose.
+  bool own_sources = true;
+  std::string recall_folder;  // where those schedules' recall store lies; "": they have none
   bool rules = true;             // masks, forced tokens, stops and cuts, for a third of the streams
   /// Prefix reuse: streams come in waves, later ones continue, repeat or leave the prompts and replies of earlier ones.
   std::int32_t waves = 1;
@@ -52,7 +56,9 @@ struct Report {
   std::uint64_t chains = 0, trees = 0, copies = 0;                            // windows of drafts that were fed
   std::uint64_t drafted = 0, accepted = 0;                                    // their rows
   std::array<std::uint64_t, limits::kWideWindowRowsMax> windows_by_landed{};  // of chains and trees: drafts that landed
-  std::array<std::uint64_t, kDraftKindCount> drafted_by_source{}, accepted_by_source{};
+  std::uint64_t drafted_by_oracle = 0, accepted_by_oracle = 0;
+  std::array<std::uint64_t, kDraftKindCount> drafted_by_source{}, accepted_by_source{};  // real ones, by DraftKind
+  std::int32_t schedules_with_own_sources = 0;
   std::uint64_t preemptions = 0;
   std::int32_t streams_with_penalties = 0;
   std::int32_t streams_with_rules = 0;
