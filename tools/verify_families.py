@@ -13,6 +13,7 @@ import argparse
 import collections
 import concurrent.futures
 import json
+import os
 import pathlib
 import random
 import re
@@ -27,13 +28,14 @@ GROUPS = (32, 64, 128)
 SCHEDULES_A_RUN_MAX = 25  # of one process: the longest one should not be what everybody waits for
 
 
-def tensorfold(binary, *words):
-    return subprocess.run([binary, *map(str, words)], capture_output=True, text=True)
+def tensorfold(binary, *words, gpu=True):
+    environment = os.environ if gpu else os.environ | {"CUDA_VISIBLE_DEVICES": ""}  # a GPU takes a while to answer
+    return subprocess.run([binary, *map(str, words)], capture_output=True, text=True, env=environment)
 
 
 def describe(binary, model):
     """(family, formats of its matrices)"""
-    run = tensorfold(binary, "info", model)
+    run = tensorfold(binary, "info", model, gpu=False)
     if run.returncode != 0:
         sys.exit(f"info {model}: {run.stderr.strip()}")
     family = re.search(r"^family: .*\((\S+)\)$", run.stdout, re.M).group(1)
@@ -41,35 +43,31 @@ def describe(binary, model):
     return family.removesuffix("_text"), formats
 
 
-def converted(binary, source, folder):
-    """The source in every affine width; a group that divides no matrix of it leaves nothing quantised and is passed over."""
-    for bits in BITS:
-        for group in GROUPS:
-            out = folder / f"{source.name}_{bits}bit_{group}"
-            run = tensorfold(binary, "convert", source, out, "--bits", bits, "--group", group)
-            if run.returncode != 0:
-                sys.exit(f"convert {source}: {run.stderr.strip()}")
-            if any(name.startswith("affine") for name in describe(binary, out)[1]):
-                yield out
+def converted(binary, source, bits, group, folder):
+    """(path, family, formats) of the source in an affine width; none where the group divides no matrix of it."""
+    out = folder / f"{source.name}_{bits}bit_{group}"
+    run = tensorfold(binary, "convert", source, out, "--bits", bits, "--group", group, gpu=False)
+    if run.returncode != 0:
+        sys.exit(f"convert {source}: {run.stderr.strip()}")
+    family, formats = describe(binary, out)
+    return (out, family, formats) if any(name.startswith("affine") for name in formats) else None
 
 
-def checkpoints(binary, folder):
+def checkpoints(binary, folder, pool):
     """{family: [(path, formats)]}"""
     found = collections.defaultdict(list)
-
-    def add(path):
-        family, formats = describe(binary, path)
+    models = sorted((SOURCE / "tests/golden/models").iterdir()) + [SOURCE / "models/demo"]
+    models = [path / "model.gguf" if (path / "model.gguf").exists() else path for path in models]
+    for path, (family, formats) in zip(models, pool.map(lambda path: describe(binary, path), models)):
         found[family].append((path, formats))
-        return family
-
-    for path in sorted((SOURCE / "tests/golden/models").iterdir()):
-        gguf = path / "model.gguf"
-        add(gguf if gguf.exists() else path)
-    for family in list(found):
-        plain = [path for path, formats in found[family] if formats <= {"bf16", "f32"} and "bf16" in formats]
-        for out in converted(binary, min(plain, key=lambda path: len(path.name)), folder):
-            add(out)
-    add(SOURCE / "models/demo")
+    sources = []
+    for models in found.values():
+        plain = [path for path, formats in models if formats <= {"bf16", "f32"} and "bf16" in formats]
+        sources.append(min(plain, key=lambda path: len(path.name)))
+    wanted = [(source, bits, group) for source in sources for bits in BITS for group in GROUPS]
+    for made in pool.map(lambda each: converted(binary, *each, folder), wanted):
+        if made:
+            found[made[1]].append((made[0], made[2]))
     return found
 
 
@@ -119,7 +117,7 @@ def main():
     families, by_format = collections.defaultdict(collections.Counter), collections.Counter()
     mechanisms, failures, refused, left_out = collections.Counter(), [], set(), 0
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        found = checkpoints(options.binary, pathlib.Path(folder))
+        found = checkpoints(options.binary, pathlib.Path(folder), pool)
         runs = list(runs_of(found, options))
         random.Random(0).shuffle(runs)
 
