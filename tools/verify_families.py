@@ -3,15 +3,16 @@
 `tensorfold convert` makes in each affine width, and on the demo model.
 
 A schedule's checkpoint is drawn: each family gets as many schedules as asked for, spread at random over its checkpoints, and
-each format must come up often enough. Programs run side by side, which a GPU hardly minds. It stands beside `verify` because
+each format must come up often enough. It stands beside `verify` because
 that command knows one model; this one knows what the tree holds.
 
-    tools/verify_families.py --binary build/release/bin/tensorfold --backend cuda --schedules 300 --jobs 8
+    tools/verify_families.py --binary build/release/bin/tensorfold --backend cuda --schedules 300 --jobs 2 --jobs-a-run 6
 """
 
 import argparse
 import collections
 import concurrent.futures
+import itertools
 import json
 import os
 import pathlib
@@ -88,11 +89,15 @@ def runs_of(found, options):
                 yield family, *models[index], part, draw.randrange(1, 1 << 31)
 
 
-def verify(options, run):
+def verify(options, run, gpu):
     family, path, formats, schedules, seed = run
     words = ["verify", path, "--backend", options.backend, "--schedules", schedules, "--seed", seed, "--json"]
     if options.backend == "cpu":
         words += ["--threads", 1]
+    if options.jobs_a_run > 1:
+        words += ["--jobs", options.jobs_a_run]
+    if options.gpus > 1:
+        words += ["--device", gpu % options.gpus]
     done = tensorfold(options.binary, *words)
     if "has no attention kernel" in done.stderr:
         return run, None, "refused by name"
@@ -111,6 +116,8 @@ def main():
     parser.add_argument("--least", type=int, default=20, help="schedules that each format must have come up in (20)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--jobs-a-run", type=int, default=1, help="verify's own --jobs: what a GPU likes better than programs (1)")
+    parser.add_argument("--gpus", type=int, default=1, help="programs take turns on so many GPUs (1)")
     parser.add_argument("--seconds", type=float, default=0, help="begin no run after this time: what is left out fails")
     options = parser.parse_args()
     started = time.monotonic()
@@ -121,12 +128,12 @@ def main():
         runs = list(runs_of(found, options))
         random.Random(0).shuffle(runs)
 
-        def timed(run):
+        def timed(run, gpu):
             if options.seconds and time.monotonic() - started > options.seconds:
                 return run, None, "left out"
-            return verify(options, run)
+            return verify(options, run, gpu)
 
-        for number, ((family, path, formats, schedules, seed), report, error) in enumerate(pool.map(timed, runs), 1):
+        for number, ((family, path, formats, schedules, seed), report, error) in enumerate(pool.map(timed, runs, itertools.count()), 1):
             if error == "refused by name":
                 refused.add(path.name)
                 continue
