@@ -14,15 +14,10 @@ namespace {
 
 using sampling::Candidate;
 using sampling::kSamplerBlock;
+using sampling::sort_key;
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 constexpr std::int32_t kNucleusFirstTry = 512;  // candidates sorted before a nucleus is sought by digits
-
-/// Grows with the logit; equal for +0 and -0.
-std::uint32_t sort_key(float logit) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(logit + 0.0f);
-  return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
-}
 
 /// At least gumbel(noise') for every noise' <= noise: own logarithms may err by a unit, which the slack covers.
 double gumbel_bound(std::uint64_t noise) {

@@ -15,6 +15,7 @@
 // T <= 0: the first candidate.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "base/math_exact.h"
@@ -32,6 +33,17 @@ struct Candidate {
 /// The order of candidates. `>` on floats already treats +0 and -0 as equal.
 TF_HOST_DEVICE TF_ALWAYS_INLINE bool comes_before(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+}
+
+/// The logits' order as a number's: ascending with the logit, +0 and -0 alike.
+TF_HOST_DEVICE TF_ALWAYS_INLINE std::uint32_t sort_key(float logit) {
+  const float value = logit == 0.0f ? 0.0f : logit;
+#if defined(__CUDA_ARCH__)
+  const std::uint32_t bits = __float_as_uint(value);
+#else
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+#endif
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
 TF_HOST_DEVICE TF_ALWAYS_INLINE std::uint64_t mix(std::uint64_t x) {

@@ -54,12 +54,6 @@ __device__ const RowDraw& row_draw(const DrawKernelParams& params, int row) {
   return reinterpret_cast<const RowDraw*>(pass_ids(params.draws))[row];
 }
 
-/// Ascending with the logit; +0 and -0 alike.
-__device__ __forceinline__ std::uint32_t sort_key(float logit) {
-  const std::uint32_t bits = __float_as_uint(logit == 0.0f ? 0.0f : logit);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-
 /// Whether a beats b in a keyed or greedy draw: score, then the order of candidates.
 __device__ __forceinline__ bool beats(const ChunkBest& a, const ChunkBest& b) {
   if (a.token < 0 || b.token < 0) return a.token >= 0;
@@ -116,7 +110,7 @@ __device__ int select_first(const float* logits, int count, int k, SelectShared&
     __syncthreads();
     const std::uint32_t mask = shift == 24 ? 0u : ~0u << (shift + 8), prefix = shared.prefix;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
-      const std::uint32_t key = sort_key(logits[i]);
+      const std::uint32_t key = sampling::sort_key(logits[i]);
       if (logits[i] != kNever && (key & mask) == prefix) atomicAdd(&shared.histogram[key >> shift & 255], 1u);
     }
     __syncthreads();
@@ -131,7 +125,7 @@ __device__ int select_first(const float* logits, int count, int k, SelectShared&
   }
   const std::uint32_t threshold = shared.prefix, tie_count = shared.rank;
   std::uint32_t ties = 0;
-  for (int i = begin; i < end; ++i) ties += logits[i] != kNever && sort_key(logits[i]) == threshold;
+  for (int i = begin; i < end; ++i) ties += logits[i] != kNever && sampling::sort_key(logits[i]) == threshold;
   shared.ties[threadIdx.x] = ties;
   if (threadIdx.x == 0) shared.above = 0;
   __syncthreads();
@@ -140,7 +134,7 @@ __device__ int select_first(const float* logits, int count, int k, SelectShared&
   const auto above_count = static_cast<std::uint32_t>(kept) - tie_count;
   for (int i = begin; i < end; ++i) {
     if (logits[i] == kNever) continue;
-    const std::uint32_t key = sort_key(logits[i]);
+    const std::uint32_t key = sampling::sort_key(logits[i]);
     if (key > threshold) emit(static_cast<int>(atomicAdd(&shared.above, 1u)), i);
     if (key == threshold && before++ < tie_count) emit(static_cast<int>(above_count + before - 1), i);
   }
@@ -291,9 +285,9 @@ __device__ std::int32_t draw_top(const DrawKernelParams& params, int row, const 
   const int above = kept - static_cast<int>(select.rank);
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
-    if (sort_key(values[i]) != threshold) continue;
+    if (sampling::sort_key(values[i]) != threshold) continue;
     int rank = 0;
-    for (int j = 0; j < count; ++j) rank += sort_key(values[j]) == threshold && tokens[j] < tokens[i];
+    for (int j = 0; j < count; ++j) rank += sampling::sort_key(values[j]) == threshold && tokens[j] < tokens[i];
     if (above + rank < kept) found[above + rank] = {values[i], tokens[i]};
   }
   __syncthreads();

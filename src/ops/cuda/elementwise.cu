@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/aligned.cuh"
 #include "ops/cuda/cuda_operations.h"
 #include "ops/cuda/launch.cuh"
 
@@ -104,10 +105,6 @@ LaunchShape shape_of(std::int64_t columns, std::int64_t rows) {
   shape.grid = dim3(static_cast<unsigned>((columns + kThreads - 1) / kThreads), static_cast<unsigned>(rows));
   shape.block = kThreads;
   return shape;
-}
-
-bool is_aligned(const void* pointer, std::size_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
 
 }  // namespace

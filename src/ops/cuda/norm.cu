@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/aligned.cuh"
 #include "ops/cuda/cuda_operations.h"
 #include "ops/cuda/launch.cuh"
 
@@ -37,14 +38,7 @@ struct NormKernelParams {
 
 /// Elements 4·group .. + 3 of a row; zeros beyond the width.
 __device__ __forceinline__ float4 load_group(const float* row, int group, int width, bool vectors) {
-  const int first = group * 4;
-  if (vectors && first + 4 <= width) return *reinterpret_cast<const float4*>(row + first);
-  float4 value = {0.0f, 0.0f, 0.0f, 0.0f};
-  if (first < width) value.x = row[first];
-  if (first + 1 < width) value.y = row[first + 1];
-  if (first + 2 < width) value.z = row[first + 2];
-  if (first + 3 < width) value.w = row[first + 3];
-  return value;
+  return load_four(row, 4 * group, width, vectors);
 }
 
 __device__ __forceinline__ float block_sum(float sum, float* warps) {
@@ -165,10 +159,6 @@ __global__ void __launch_bounds__(kThreadsMax) norm_rows(const NormKernelParams 
   for (int row = static_cast<int>(blockIdx.x); row < p.rows; row += static_cast<int>(gridDim.x), turn ^= 1) {
     norm_row<kAdds>(p, row, weight, warps[turn]);
   }
-}
-
-bool is_aligned(const void* pointer, std::size_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
 
 void run(CudaContext& context, std::int64_t rows, NormKernelParams& kernel) {
