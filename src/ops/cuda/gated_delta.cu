@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/assert.h"
+#include "ops/cuda/aligned.cuh"
 #include "ops/cuda/cuda_operations.h"
 #include "ops/cuda/gated_delta.cuh"
 
@@ -11,10 +12,6 @@ namespace {
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
-}
-
-bool is_aligned(const void* pointer, std::size_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
 
 /// The slot's layout.

@@ -25,7 +25,9 @@
 #include <cstdint>
 
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/aligned.cuh"
 #include "ops/cuda/cuda_context.h"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/gated_delta.h"
 
@@ -201,17 +203,6 @@ __device__ __forceinline__ float add_warp(float x) {
   return x;
 }
 
-/// Elements first .. + 3 of a row of `width`, zero beyond it.
-__device__ __forceinline__ float4 load_four(const float* row, int first, int width, bool vectors) {
-  if (vectors && first + 4 <= width) return *reinterpret_cast<const float4*>(row + first);
-  float4 x = {0.0f, 0.0f, 0.0f, 0.0f};
-  if (first < width) x.x = row[first];
-  if (first + 1 < width) x.y = row[first + 1];
-  if (first + 2 < width) x.z = row[first + 2];
-  if (first + 3 < width) x.w = row[first + 3];
-  return x;
-}
-
 /// y = ((o · inverse root of the mean square) · weight) · gate(z), rounded once; by one warp. `o` is padded with zeros.
 __device__ __forceinline__ void gated_norm(const Params& p, const float* o, const float* z, bool z_vectors,
                                            const float* weight, std::uint16_t* out, int thread) {
@@ -244,18 +235,11 @@ __device__ __forceinline__ void gated_norm(const Params& p, const float* o, cons
 
 template <int kBytes>
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
   if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+    copy_16(shared_address(shared), global);
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(global), "n"(kBytes) : "memory");
+    copy_small<kBytes>(shared_address(shared), global);
   }
-}
-__device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Returns when all but the last `kOpen` groups have landed.
-template <int kOpen>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
 }
 
 #endif

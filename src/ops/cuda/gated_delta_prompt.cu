@@ -57,7 +57,7 @@ class PromptRun {
       TileRows following = rows;
       const bool goes_on = next(following);
       if (goes_on) stage(following, turn ^ 1);
-      close_copies();
+      commit_copies();
       wait_copies<1>();
       __syncthreads();
       if (is_active_) {
@@ -102,7 +102,7 @@ class PromptRun {
     if (static_cast<int>(threadIdx.x) < rows.count) {
       copy_async<8>(&tile.gates[threadIdx.x], p_.gates + (base + threadIdx.x) * p_.geometry.v_heads + head_);
     }
-    close_copies();
+    commit_copies();
   }
   static_assert(kThreads == kTileRows * kWarps);
 

@@ -80,22 +80,19 @@ struct SharedLayout {
 __device__ __forceinline__ void cluster_arrive() {
   __syncwarp();
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  cluster_arrive_release();
 #endif
 }
 __device__ __forceinline__ void cluster_wait() {
   __syncwarp();
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  cluster_wait_acquire();
 #endif
 }
 /// Writes to the same place of another CTA's shared memory.
 __device__ __forceinline__ void store_remote(float* shared, int rank, float value) {
 #if __CUDA_ARCH__ >= 900
-  const auto mine = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
-  std::uint32_t theirs;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(mine), "r"(rank));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(theirs), "f"(value) : "memory");
+  store_in_cluster(cluster_address(shared_address(shared), rank), value);
 #endif
 }
 
@@ -214,7 +211,7 @@ class WindowRun {
     if (waits) {
       wait_for_previous();
       stage_finish();
-      close_copies();
+      commit_copies();
     }
     // From the last thread down: the last warps have least to do.
     const int gate_row = static_cast<int>(blockDim.x) - 1 - static_cast<int>(threadIdx.x);
@@ -310,7 +307,7 @@ class WindowRun {
       const std::int64_t from = working_row(p_, lane_, lane_index_, at + row) * p_.geometry.v_heads + head_;
       copy_async<8>(part<float2>(layout_.gates) + row, p_.gates + from);
     }
-    close_copies();
+    commit_copies();
     wait_copies<0>();
     __syncthreads();
   }
