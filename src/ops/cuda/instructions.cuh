@@ -84,9 +84,10 @@ __device__ __forceinline__ uint4 load_shared_16(std::uint32_t from) {
   return v;
 }
 __device__ __forceinline__ void load_shared_16(std::uint32_t from, float (&v)[4]) {
-  const uint4 words = load_shared_16(from);
-  v[0] = __uint_as_float(words.x), v[1] = __uint_as_float(words.y);
-  v[2] = __uint_as_float(words.z), v[3] = __uint_as_float(words.w);
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+               : "r"(from)
+               : "memory");
 }
 /// Four 8x8 matrices of bf16; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void load_matrices(std::uint32_t address, std::uint32_t (&b)[4]) {
@@ -150,7 +151,16 @@ __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
 __device__ __forceinline__ void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-/// Returns when the phase of the given parity has ended.
+/// Whether the phase of the given parity has ended; waits for it, but not for ever.
+__device__ __forceinline__ bool barrier_try_wait(std::uint32_t barrier, std::uint32_t phase) {
+  std::uint32_t done;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done)
+               : "r"(barrier), "r"(phase)
+               : "memory");
+  return done != 0;
+}
+/// Returns when the phase of the given parity has ended. The loop is out of the compiler's sight.
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t phase) {
   asm volatile(
       "{\n .reg .pred done;\n"
@@ -287,28 +297,21 @@ __device__ __forceinline__ void hold(std::uint32_t (&values)[count]) {
   for (int i = 0; i < count; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
-namespace detail {
-
-/// Groups of eight rows 1,024 bytes apart, 128-byte swizzle; all in units of 16 bytes.
-__device__ __forceinline__ std::uint64_t descriptor(std::uint32_t address, std::uint32_t block_bytes) {
-  std::uint64_t result;
-  asm("mov.b64 %0, {%1, %2};" : "=l"(result) : "r"((address >> 4) | block_bytes >> 4 << 16), "r"(0x40000040u));
-  return result;
-}
-
-}  // namespace detail
-
-/// What a tile [tokens][64 k] of bf16 in the 128-byte swizzle is known by; `address` is 1,024-byte aligned, or the start of
-/// a k16 step (32 bytes) within the first such row. Unmasked: of a CTA's own shared memory, whose addresses fit.
+/// What a tile [tokens][64 k] of bf16 in the 128-byte swizzle is known by: address, distance of groups of eight rows (1,024
+/// bytes), swizzle, in units of 16 bytes. `address` is 1,024-byte aligned, or the start of a k16 step (32 bytes) within the
+/// first such row. Not masked: shared memory of a CTA has no address that wouldn't fit.
 __device__ __forceinline__ std::uint64_t tile_descriptor_unmasked(std::uint32_t address) {
-  return detail::descriptor(address, 16);
+  std::uint64_t descriptor;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"((address >> 4) | 0x10000u), "r"(0x40000040u));
+  return descriptor;
 }
+/// The same, masked, as a sum that the compiler sees through.
 __device__ __forceinline__ std::uint64_t tile_descriptor(std::uint32_t address) {
-  return detail::descriptor(address & 0x3ffff, 16);
+  return static_cast<std::uint64_t>((address & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
 /// The same memory read along the rows; blocks of 64 k (of 64 rows) lie 8 KiB apart.
 __device__ __forceinline__ std::uint64_t transposed_descriptor(std::uint32_t address) {
-  return detail::descriptor(address & 0x3ffff, 8192);
+  return static_cast<std::uint64_t>((address & 0x3ffff) >> 4) | (512ull << 16) | (64ull << 32) | (1ull << 62);
 }
 /// The same `bytes` further on.
 __device__ __forceinline__ std::uint64_t advance_descriptor(std::uint64_t descriptor, int bytes) {
@@ -337,7 +340,7 @@ __device__ __forceinline__ std::uint64_t advance_descriptor(std::uint64_t descri
 /// dimensions. d[4·n + i]: rows g (i < 2) and g + 8 of the warp's 16, columns 8·n + 2·t + (i & 1), with lane = 4·g + t; `a` is
 /// the lane's fragment as of mma().
 template <bool is_transposed = false, int count>
-__device__ __forceinline__ void wgmma(float (&d)[count], const std::uint32_t* a, std::uint64_t tile, bool accumulate) {
+__device__ __forceinline__ void wgmma(float (&d)[count], const std::uint32_t (&a)[4], std::uint64_t tile, bool accumulate) {
   static_assert(count == 16 || count == 32 || count == 64 || count == 96);
   if constexpr (count == 16) {
     TF_WGMMA(32, TF_N16, 16, 17, 18, 19, 20, 21, 22, TF_D16(0));
@@ -348,6 +351,11 @@ __device__ __forceinline__ void wgmma(float (&d)[count], const std::uint32_t* a,
   } else {
     TF_WGMMA(192, TF_N96, 96, 97, 98, 99, 100, 101, 102, TF_D32(0), TF_D32(32), TF_D32(64));
   }
+}
+/// The same with a tile that is read along its rows (transposed_descriptor()); `a` are four of more registers.
+template <int count>
+__device__ __forceinline__ void wgmma_transposed(float (&d)[count], const std::uint32_t* a, std::uint64_t tile, bool accumulate) {
+  wgmma<true>(d, reinterpret_cast<const std::uint32_t(&)[4]>(*a), tile, accumulate);
 }
 /// The same for 64 columns with A in shared memory, too.
 __device__ __forceinline__ void wgmma_shared(float (&d)[32], std::uint64_t a, std::uint64_t tile, bool accumulate) {

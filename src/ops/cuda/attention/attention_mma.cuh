@@ -9,8 +9,8 @@
 
 #include "ops/cuda/attention/attention_math.cuh"
 #include "ops/cuda/attention/attention_work.cuh"
-#include "ops/cuda/attention/tensor_core.cuh"
 #include "ops/cuda/attention/tile_ring.cuh"
+#include "ops/cuda/instructions.cuh"
 
 namespace tensorfold::ops::cuda {
 
@@ -32,6 +32,21 @@ struct MmaShared {
       kMode == MmaMode::kTree ? 2 * kTreePartBytes + kTreeRowsMax * kTreeRowsMax + kTreeRowsMax : 0;
   static constexpr int bytes(int warps) { return Shape::kRingBytes + warps * (kQueryBytes + kStateBytes) + kTreeBytes; }
 };
+
+/// A fragment of 16 x 16 numbers as ldmatrix leaves it.
+struct Fragment {
+  std::uint32_t r[4];
+};
+__device__ __forceinline__ Fragment load_fragment(std::uint32_t address) {
+  Fragment fragment;
+  load_matrices(address, fragment.r);
+  return fragment;
+}
+__device__ __forceinline__ Fragment load_fragment_transposed(std::uint32_t address) {
+  Fragment fragment;
+  load_matrices_transposed(address, fragment.r);
+  return fragment;
+}
 
 /// Row addresses for ldmatrix in a stage as it came from the page.
 struct PlainRows {
@@ -76,7 +91,7 @@ class MmaWarp {
     UnitWalk<kPrompt> walk(a_);
 #pragma unroll 1
     while (walk.next(a_, unit_)) run_unit();
-    wait_for_copies<0>();
+    wait_copies<0>();
   }
 
  private:
@@ -154,16 +169,16 @@ class MmaWarp {
 #pragma unroll
         for (int i = 0; i < 4; ++i) q[i] = q_[dims_step * 4 + i];
       } else {
-        const Fragment4 f = load_matrices(queries_ + row_ * (Shape::kDims * 2) + (((dims_step * 2 + chunk_) ^ (lane_ & 7)) << 4));
+        const Fragment f = load_fragment(queries_ + row_ * (Shape::kDims * 2) + (((dims_step * 2 + chunk_) ^ (lane_ & 7)) << 4));
 #pragma unroll
         for (int i = 0; i < 4; ++i) q[i] = f.r[i];
       }
       const std::uint32_t chunk = (((step & 3) * 2 + key_chunk_) ^ (lane_ & 7)) << 4;
 #pragma unroll
       for (int keys = 0; keys < 4; ++keys) {
-        const Fragment4 k = load_matrices(rows.at(keys, step >> 2) + chunk);
-        multiply_add(s + keys * 8, q, k.r[0], k.r[1]);
-        multiply_add(s + keys * 8 + 4, q, k.r[2], k.r[3]);
+        const Fragment k = load_fragment(rows.at(keys, step >> 2) + chunk);
+        mma(s + keys * 8, q, k.r[0], k.r[1]);
+        mma(s + keys * 8 + 4, q, k.r[2], k.r[3]);
       }
     }
   }
@@ -176,22 +191,16 @@ class MmaWarp {
 #pragma unroll
       for (int dims = 0; dims < 4 * Shape::kStageBlocks; ++dims) {
         const std::uint32_t chunk = (((dims & 3) * 2 + chunk_) ^ (lane_ & 7)) << 4;
-        const Fragment4 v = load_matrices_transposed(rows.at(keys, dims >> 2) + chunk);
+        const Fragment v = load_fragment_transposed(rows.at(keys, dims >> 2) + chunk);
         float* o = o_ + (part * 4 * Shape::kStageBlocks + dims) * 8;
-        multiply_add(o, p + keys * 4, v.r[0], v.r[1]);
-        multiply_add(o + 4, p + keys * 4, v.r[2], v.r[3]);
+        mma(o, p + keys * 4, v.r[0], v.r[1]);
+        mma(o + 4, p + keys * 4, v.r[2], v.r[3]);
       }
     }
   }
 
-  /// Zeros for the values of keys that are not the lane's (any more).
   __device__ __forceinline__ void clean(std::uint32_t stage, int tile) {
-    const int begin = unit_.clean_begin(tile), end = unit_.clean_end(tile);
-    const int dirty = (begin + kTileKeys - end) * 8;  // chunks of a block
-    for (int i = static_cast<int>(threadIdx.x); i < dirty * Shape::kStageBlocks; i += static_cast<int>(blockDim.x)) {
-      const int at = i % dirty, row = (at >> 3) < begin ? (at >> 3) : (at >> 3) - begin + end;
-      store_shared_16(stage + (i / dirty) * kBlockBytes + row * kBlockRowBytes + (at & 7) * 16, make_uint4(0, 0, 0, 0));
-    }
+    clean_values<Shape::kStageBlocks>(unit_, tile, stage, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
     __syncthreads();
   }
 
@@ -211,7 +220,7 @@ class MmaWarp {
     if constexpr (kQueryInRegisters) {
 #pragma unroll
       for (int step = 0; step < kBlocks * 4; ++step) {
-        const Fragment4 f = load_matrices(queries_ + row_ * (Shape::kDims * 2) + (((step * 2 + chunk_) ^ (lane_ & 7)) << 4));
+        const Fragment f = load_fragment(queries_ + row_ * (Shape::kDims * 2) + (((step * 2 + chunk_) ^ (lane_ & 7)) << 4));
 #pragma unroll
         for (int i = 0; i < 4; ++i) q_[step * 4 + i] = f.r[i];
       }

@@ -9,13 +9,12 @@
 
 #include "ops/cuda/attention/attention_math.cuh"
 #include "ops/cuda/attention/attention_work.cuh"
-#include "ops/cuda/attention/tensor_core.cuh"
-#include "ops/cuda/attention/wgmma.cuh"
+#include "ops/cuda/instructions.cuh"
+#include "ops/cuda/ring_position.cuh"
 
 namespace tensorfold::ops::cuda {
 
 constexpr int kWarpgroupRows = 64;
-constexpr int kWarpgroupThreads = 128;
 
 template <int kBlocks, int kWarpgroups, bool kPrompt>
 struct WgmmaShape {
@@ -45,6 +44,11 @@ struct WgmmaShape {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+__device__ __forceinline__ void wait_for_phase(std::uint32_t barrier, std::uint32_t phase) {
+  while (!barrier_try_wait(barrier, phase)) {
+  }
+}
+
 /// Places in shared memory.
 template <typename Shape>
 struct WgmmaMemory {
@@ -57,26 +61,13 @@ struct WgmmaMemory {
         empty(full + Shape::kStages * 8) {}
 };
 
-/// A position in the ring, and the parity of its turn.
-template <int kStages>
-struct RingCursor {
-  int stage = 0;
-  std::uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 /// The producer warp.
 template <int kBlocks, int kWarpgroups, bool kPrompt>
 class WgmmaProducer {
  public:
   using Shape = WgmmaShape<kBlocks, kWarpgroups, kPrompt>;
   __device__ __forceinline__ WgmmaProducer(const AttentionArguments& a, const WgmmaMemory<Shape>& memory)
-      : a_(a), memory_(memory), lane_(static_cast<int>(threadIdx.x) % 32), policy_(cache_policy<kPrompt>()) {}
+      : a_(a), memory_(memory), lane_(static_cast<int>(threadIdx.x) % 32), policy_(kPrompt ? policy_read_again() : policy_read_once()) {}
 
   __device__ __forceinline__ void run() {
     UnitWalk<kPrompt> walk(a_);
@@ -109,23 +100,23 @@ class WgmmaProducer {
   __device__ __forceinline__ void load_parts(const std::byte* from) {
 #pragma unroll
     for (int part = 0; part < Shape::kParts; ++part) {
-      wait_for_phase(memory_.empty + 8 * at_.stage, at_.parity ^ 1);
+      wait_for_phase(memory_.empty + 8 * at_.stage, at_.phase ^ 1);
       if (lane_ == 0) {
         const std::uint32_t full = memory_.full + 8 * at_.stage;
-        arrive_expecting(full, Shape::kStageBytes);
+        barrier_expect(full, Shape::kStageBytes);
         copy_bulk(memory_.ring + at_.stage * Shape::kStageBytes, from + part * Shape::kStageBytes, Shape::kStageBytes, full, policy_);
       }
       __syncwarp();
-      at_.advance();
+      at_.advance(Shape::kStages);
     }
   }
 
   const AttentionArguments& a_;
   const WgmmaMemory<Shape> memory_;
   const int lane_;
-  const std::uint64_t policy_;
+  const std::uint64_t policy_;  // windows read keys and values once a pass, prompts once for every block of rows
   bool waited_ = false;
-  RingCursor<Shape::kStages> at_;
+  RingPosition at_;
 };
 
 /// A consumer warpgroup.
@@ -169,7 +160,7 @@ class WgmmaConsumer {
     int keys_at[Shape::kParts], values_at[Shape::kParts];
     start_scores(s, keys_at);
     wgmma_wait<0>();
-    pin_registers(s);
+    hold(s);
     release(keys_at);
     to_probabilities(s, alpha, unit_.tile);
     pack_probabilities(s, p);
@@ -179,7 +170,7 @@ class WgmmaConsumer {
       start_scores(s, keys_at);
       start_values(p, values_at, tile - 1, opens);
       wgmma_wait<1>();
-      pin_registers(s);
+      hold(s);
       release(keys_at);
       const bool ended = kPrompt && ends_segment(tile - 1);
       FoldFactors f[2];
@@ -218,14 +209,14 @@ class WgmmaConsumer {
 
   __device__ __forceinline__ int acquire() {
     const int stage = at_.stage;
-    wait_for_phase(memory_.full + 8 * stage, at_.parity);
-    at_.advance();
+    wait_for_phase(memory_.full + 8 * stage, at_.phase);
+    at_.advance(Shape::kStages);
     return stage;
   }
   __device__ __forceinline__ void release(const int (&stages)[Shape::kParts]) {
     if (lane_ != 0) return;
 #pragma unroll
-    for (int part = 0; part < Shape::kParts; ++part) arrive(memory_.empty + 8 * stages[part]);
+    for (int part = 0; part < Shape::kParts; ++part) barrier_arrive(memory_.empty + 8 * stages[part]);
   }
   __device__ __forceinline__ std::uint32_t stage_address(int stage) const { return memory_.ring + stage * Shape::kStageBytes; }
 
@@ -240,7 +231,7 @@ class WgmmaConsumer {
 #pragma unroll
       for (int step = 0; step < 4 * Shape::kStageBlocks; ++step) {
         const std::uint32_t offset = (step >> 2) * kBlockBytes + (step & 3) * 32;
-        wgmma_shared(s, rows_descriptor(queries + offset), rows_descriptor(keys + offset), part + step > 0);
+        wgmma_shared(s, tile_descriptor(queries + offset), tile_descriptor(keys + offset), part + step > 0);
       }
     }
     wgmma_commit();
@@ -255,7 +246,7 @@ class WgmmaConsumer {
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        wgmma_registers(o_[part], p + step * 4, columns_descriptor(values + step * 16 * kBlockRowBytes), step > 0 || !opens);
+        wgmma_transposed(o_[part], p + step * 4, transposed_descriptor(values + step * 16 * kBlockRowBytes), step > 0 || !opens);
       }
     }
     wgmma_commit();
@@ -263,7 +254,7 @@ class WgmmaConsumer {
   __device__ __forceinline__ void finish_values(const int (&stages)[Shape::kParts]) {
     wgmma_wait<0>();
 #pragma unroll
-    for (int part = 0; part < Shape::kParts; ++part) pin_registers(o_[part]);
+    for (int part = 0; part < Shape::kParts; ++part) hold(o_[part]);
     release(stages);
   }
   __device__ __forceinline__ void to_probabilities(float (&s)[32], float (&alpha)[2], int tile) {
@@ -279,22 +270,16 @@ class WgmmaConsumer {
     softmax_tile(s, segment_, alpha, a_.scale_log2);
   }
 
-  /// Zeros for the values of keys that are not the lane's (any more). Each warpgroup does all of it, so that none has to
-  /// wait for another.
+  /// Each warpgroup cleans all of the stage, so that none has to wait for another.
   __device__ __forceinline__ void clean(std::uint32_t stage, int tile) {
-    const int begin = unit_.clean_begin(tile), end = unit_.clean_end(tile);
-    const int dirty = (begin + kTileKeys - end) * 8;  // chunks of a block
-    for (int i = thread_; i < dirty * Shape::kStageBlocks; i += kWarpgroupThreads) {
-      const int at = i % dirty, row = (at >> 3) < begin ? (at >> 3) : (at >> 3) - begin + end;
-      store_shared_16(stage + (i / dirty) * kBlockBytes + row * kBlockRowBytes + (at & 7) * 16, make_uint4(0, 0, 0, 0));
-    }
+    clean_values<Shape::kStageBlocks>(unit_, tile, stage, thread_, kWarpgroupThreads);
     publish_shared_writes();
-    warpgroup_barrier(1 + warpgroup_);
+    warpgroup_sync(1 + warpgroup_);
   }
 
   __device__ __forceinline__ void load_queries(int first) {
     const int packed = unit_.packed_count(a_);
-    warpgroup_barrier(1 + warpgroup_);  // nobody's wgmma reads the queries before any more
+    warpgroup_sync(1 + warpgroup_);  // nobody's wgmma reads the queries before any more
 #pragma unroll 4
     for (int i = thread_; i < kWarpgroupRows * kBlocks * 8; i += kWarpgroupThreads) {
       const int row = i / (kBlocks * 8), chunk = i % (kBlocks * 8), at = first + row;
@@ -306,7 +291,7 @@ class WgmmaConsumer {
       store_shared_16(queries_ + page_chunk_offset(row, chunk), value);
     }
     publish_shared_writes();
-    warpgroup_barrier(1 + warpgroup_);
+    warpgroup_sync(1 + warpgroup_);
   }
 
   // --- windows
@@ -380,7 +365,7 @@ class WgmmaConsumer {
   const WgmmaMemory<Shape> memory_;
   int warpgroup_, thread_, lane_;
   std::uint32_t queries_, state_;
-  RingCursor<Shape::kStages> at_;
+  RingPosition at_;
   Unit unit_;
   RowPair rows_;
   SegmentState segment_, folded_;
@@ -400,8 +385,8 @@ __global__ void __launch_bounds__((WgmmaShape<kBlocks, kWarpgroups, kPrompt>::kT
   const WgmmaMemory<Shape> memory(shared_address(shared));
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shape::kStages; ++stage) {
-      init_barrier(memory.full + 8 * stage, 1);
-      init_barrier(memory.empty + 8 * stage, kWarpgroups * 4);
+      barrier_init(memory.full + 8 * stage, 1);
+      barrier_init(memory.empty + 8 * stage, kWarpgroups * 4);
     }
     publish_barriers();
   }
@@ -409,14 +394,14 @@ __global__ void __launch_bounds__((WgmmaShape<kBlocks, kWarpgroups, kPrompt>::kT
   allow_next();
   const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroupThreads;
   if (warpgroup == kWarpgroups) {
-    fewer_registers<Shape::kProducerRegisters>();
+    give_registers<Shape::kProducerRegisters>();
     if (static_cast<int>(threadIdx.x) % kWarpgroupThreads < 32) {
       WgmmaProducer<kBlocks, kWarpgroups, kPrompt>(a, memory).run();
     } else {
       wait_for_previous();
     }
   } else {
-    more_registers<Shape::kConsumerRegisters>();
+    take_registers<Shape::kConsumerRegisters>();
     WgmmaConsumer<kBlocks, kWarpgroups, kPrompt>(a, memory).run();
   }
 #else

@@ -11,6 +11,7 @@
 
 #include "ops/cuda/attention/attention_math.cuh"
 #include "ops/cuda/attention/page_layout.h"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/pass_data.h"
 
@@ -94,6 +95,17 @@ struct Unit {
     return at * kTileKeys < first_seen || (at + 1) * kTileKeys > keys_end;
   }
 };
+
+/// Zeros for what needs cleaning in a stage of `blocks` blocks of a tile's values; this is thread `thread` of `threads`.
+template <int blocks>
+__device__ __forceinline__ void clean_values(const Unit& unit, int tile, std::uint32_t stage, int thread, int threads) {
+  const int begin = unit.clean_begin(tile), end = unit.clean_end(tile);
+  const int dirty = (begin + kTileKeys - end) * 8;  // chunks of a block
+  for (int i = thread; i < dirty * blocks; i += threads) {
+    const int at = i % dirty, row = (at >> 3) < begin ? (at >> 3) : (at >> 3) - begin + end;
+    store_shared_16(stage + (i / dirty) * kBlockBytes + row * kBlockRowBytes + (at & 7) * 16, make_uint4(0, 0, 0, 0));
+  }
+}
 
 /// The rows of the lane that a unit's packed rows belong to, and from them its tiles within [first_key, end_key).
 __device__ __forceinline__ bool bound_unit(const AttentionArguments& a, Unit& unit, int first_key, int end_key) {

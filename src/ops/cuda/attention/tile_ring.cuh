@@ -4,7 +4,7 @@
 #pragma once
 
 #include "ops/cuda/attention/attention_work.cuh"
-#include "ops/cuda/attention/tensor_core.cuh"
+#include "ops/cuda/instructions.cuh"
 
 namespace tensorfold::ops::cuda {
 
@@ -24,7 +24,7 @@ class TileRing {
   using Shape = TileShape<kBlocks>;
 
   __device__ __forceinline__ TileRing(const AttentionArguments& a, std::uint32_t ring)
-      : walk_(a), ring_(ring), policy_(evict_first_policy()) {
+      : walk_(a), ring_(ring), policy_(policy_read_once()) {
     begin_unit(a);
   }
 
@@ -45,7 +45,7 @@ class TileRing {
 
   /// Address of the next stage in order, complete for all threads; it stays valid until the next call.
   __device__ __forceinline__ std::uint32_t acquire(const AttentionArguments& a) {
-    wait_for_copies<Shape::kStages - 2>();
+    wait_copies<Shape::kStages - 2>();
     __syncthreads();  // everyone's copies are here, and nobody reads the stage before any more
     issue(a, stage_ == 0 ? Shape::kStages - 1 : stage_ - 1);
     const std::uint32_t address = ring_ + stage_ * Shape::kStageBytes;
@@ -75,7 +75,7 @@ class TileRing {
       const std::uint32_t to = ring_ + stage * Shape::kStageBytes;
 #pragma unroll 4
       for (int at = static_cast<int>(threadIdx.x) * 16; at < Shape::kStageBytes; at += static_cast<int>(blockDim.x) * 16) {
-        copy_16_async(to + at, from + at, policy_);
+        copy_16(own_value(to + at), from + at, policy_);
       }
       if (++part_ == 2 * Shape::kParts) {
         part_ = 0;

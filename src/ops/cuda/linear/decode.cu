@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "ops/cuda/aligned.cuh"
 #include "ops/cuda/linear/decode_kernel.cuh"
 
 namespace tensorfold::ops::cuda {
@@ -92,7 +93,7 @@ bool run(CudaContext& context, const PackedPart& part, const LinearCall& call, D
   arguments.part = part;
   arguments.x = static_cast<const __nv_bfloat16*>(call.x);
   arguments.row_index = call.row_index;
-  arguments.runs_aligned = part.columns % 8 == 0 && reinterpret_cast<std::uintptr_t>(call.x) % 16 == 0;
+  arguments.runs_aligned = part.columns % 8 == 0 && is_aligned(call.x, 16);
   arguments.out = linear_output(call);
   LaunchShape shape;
   shape.shared_bytes = lay_out<Build>(part, plan, call.rows, arguments);

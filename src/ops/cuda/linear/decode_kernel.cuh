@@ -18,8 +18,8 @@
 // of weights are the first thing to start.
 #pragma once
 
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/launch.cuh"
-#include "ops/cuda/linear/decode_instructions.cuh"
 #include "ops/cuda/linear/dequantise.cuh"
 #include "ops/cuda/linear/mma.cuh"
 
@@ -71,11 +71,10 @@ namespace decode {
 template <typename F>
 constexpr int fixed_block_bytes = F::kBits == 16 ? 4096 : F::kScaleSets == 1 ? 1152 : F::kScaleSets == 4 ? 1696 : 0;
 
-/// A run-time size is made a thread's own value (by adding 0): from "register + uniform value" as a shared address ptxas 13.0
-/// makes an LDGSTS that the GPU refuses as illegal.
+/// A run-time size is part of the addresses of copies, hence own_value().
 template <typename F>
 __device__ __forceinline__ int block_bytes(const PackedPart& part) {
-  return fixed_block_bytes<F> != 0 ? fixed_block_bytes<F> : part.block_bytes + static_cast<int>(threadIdx.x >> 10);
+  return fixed_block_bytes<F> != 0 ? fixed_block_bytes<F> : own_value(part.block_bytes);
 }
 
 /// The warp's ring: blocks of its segment, tile group after tile group.
@@ -123,11 +122,11 @@ class WeightRing {
     for (int tile = 0; tile < kTiles; ++tile) {
       const bool wanted = tile < tiles_left_;
 #pragma unroll
-      for (int round = 0; round < kWholeRounds; ++round) copy_weights_16(to + 512 * round, from + 512 * round, policy_, wanted);
+      for (int round = 0; round < kWholeRounds; ++round) copy_16_if(wanted, to + 512 * round, from + 512 * round, policy_);
 #pragma unroll
       for (int i = 0; i < kTailRounds; ++i) {
         const int at = 512 * (kWholeRounds + i);
-        copy_weights_16(to + at, from + at, policy_, wanted && in_tail_[i]);
+        copy_16_if(wanted && in_tail_[i], to + at, from + at, policy_);
       }
       from += tile_bytes_;
       to += block_bytes_;
@@ -167,7 +166,7 @@ __device__ __forceinline__ void stage_input(const DecodeArguments& a, const Inpu
       const std::uint32_t to = tile.address + ((chunk >> 3) * tile.rows + m) * 128 + (((chunk & 7) ^ (m & 7)) << 4);
       const int column = tile.first_column + 8 * chunk;
       if (a.runs_aligned) {
-        copy_16(to, column < a.part.columns ? from + column : from, column < a.part.columns ? 16 : 0);
+        copy_16_padded(to, column < a.part.columns ? from + column : from, column < a.part.columns ? 16 : 0);
         continue;
       }
       std::uint32_t words[4];
@@ -178,7 +177,7 @@ __device__ __forceinline__ void stage_input(const DecodeArguments& a, const Inpu
         const std::uint32_t high = k + 1 < a.part.columns ? __bfloat16_as_ushort(from[k + 1]) : 0;
         words[i] = low | high << 16;
       }
-      store_shared(to, make_uint4(words[0], words[1], words[2], words[3]));
+      store_shared_16(to, make_uint4(words[0], words[1], words[2], words[3]));
     }
   }
 }
@@ -235,7 +234,7 @@ template <typename Build>
 __device__ __forceinline__ WarpPlace find_place(const DecodeArguments& a, std::uint32_t shared) {
   WarpPlace place;
   const int index = threadIdx.y, slot = threadIdx.z, shift = a.cluster_shift;
-  place.rank = static_cast<int>(cluster_rank());
+  place.rank = static_cast<int>(rank_in_cluster());
   const int cluster = blockIdx.x >> shift;
   const EvenCut& slots = a.slots[cluster < a.clusters.extra ? 1 : 0];
   place.first_tile = a.clusters.begin(cluster) + slots.begin(slot);
@@ -257,7 +256,7 @@ __device__ __forceinline__ void init_barriers(const DecodeArguments& a, std::uin
   const int full = ((blockDim.z + (1 << a.cluster_shift) - 1) >> a.cluster_shift) * a.buffers;
   const int all = full + blockDim.z * a.buffers;
   for (int i = threadIdx.x; i < all; i += 32) barrier_init(shared + a.barriers_at + 8 * i, i < full ? 1 : blockDim.y);
-  fence_barrier_init();
+  publish_barriers_to_cluster();
 }
 
 /// The sum of all segments of one piece, which lie `stride` bytes apart.
@@ -265,24 +264,8 @@ __device__ __forceinline__ void add_pieces(const PackedPart& part, std::uint32_t
   if (part.segments == kSegmentsMax) {
     float values[kSegmentsMax][4];
 #pragma unroll
-    for (int segment = 0; segment < kSegmentsMax; ++segment) load_shared(from + segment * stride, values[segment]);
-    if (part.segment_tree) {
-      // Pairs, pairs of pairs, halves.
-#pragma unroll
-      for (int width = 1; width < kSegmentsMax; width *= 2) {
-#pragma unroll
-        for (int segment = 0; segment < kSegmentsMax; segment += 2 * width) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) values[segment][i] = values[segment][i] + values[segment + width][i];
-        }
-      }
-    } else {
-#pragma unroll
-      for (int segment = 1; segment < kSegmentsMax; ++segment) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) values[0][i] = values[0][i] + values[segment][i];
-      }
-    }
+    for (int segment = 0; segment < kSegmentsMax; ++segment) load_shared_16(from + segment * stride, values[segment]);
+    sum_segments(values, kSegmentsMax, part.segment_tree != 0);
 #pragma unroll
     for (int i = 0; i < 4; ++i) total[i] = values[0][i];
     return;
@@ -291,7 +274,7 @@ __device__ __forceinline__ void add_pieces(const PackedPart& part, std::uint32_t
 #pragma unroll 1
   for (int segment = 0; segment < part.segments; ++segment) {
     float values[4];
-    load_shared(from + segment * stride, values);
+    load_shared_16(from + segment * stride, values);
     sum.add(values, segment, part.segment_tree != 0);
   }
   sum.finish(part.segments, part.segment_tree != 0, total);
@@ -317,7 +300,7 @@ __device__ __forceinline__ void add_segments(const DecodeArguments& a, const War
   }
   if (turn + a.buffers >= turns) return;
   __syncwarp();
-  if (lane < 1 << a.cluster_shift) barrier_arrive_remote(cluster_address(place.empty + 8 * buffer, lane));
+  if (lane < 1 << a.cluster_shift) barrier_arrive_relaxed(cluster_address(place.empty + 8 * buffer, lane));
 }
 
 /// The lane's addresses in x for ldmatrix, whose matrices are (k 0..7, k 8..15) of two steps; tokens beyond the call read row
@@ -390,7 +373,7 @@ __device__ __forceinline__ void decode_layer(const DecodeArguments& a) {
   if (warp == 0) init_barriers(a, shared);
   if (a.cluster_shift > 0) {
     __syncwarp();
-    cluster_arrive();
+    cluster_arrive_relaxed();
   }
   allow_next();
   wait_for_previous();
@@ -405,7 +388,7 @@ __device__ __forceinline__ void decode_layer(const DecodeArguments& a) {
   commit_copies();
   wait_copies<0>();
   __syncthreads();
-  if (a.cluster_shift > 0) cluster_wait();
+  if (a.cluster_shift > 0) cluster_wait_acquire();
 
   const InputAddresses<kTokenTiles> x(shared + threadIdx.y * a.part.segment_blocks * 256 * tile.rows, tile.rows);
   const std::uint32_t owner = threadIdx.z & ((1 << a.cluster_shift) - 1);

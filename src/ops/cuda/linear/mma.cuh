@@ -1,5 +1,5 @@
-// What the mma.sync kernels of this folder share: the matrix instruction, the sum over K-segments, and what happens to a
-// sum once it is complete. The order in which segments are added is written here once (one-arithmetic.md, rule 1).
+// What the linear kernels share beside weights: x as fragments, the sum over K-segments, and what happens to a sum once it is
+// complete. The order in which segments are added is written here once (one-arithmetic.md, rule 1).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -7,17 +7,17 @@
 #include <cstdint>
 
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/linear/linear_call.h"
 
 namespace tensorfold::ops::cuda {
 
-/// d += a · b over one k16 step. Lane 4·g + t holds rows g (d[0], d[1]) and g + 8 (d[2], d[3]), tokens 2·t (d[0], d[2]) and
-/// 2·t + 1.
-__device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+/// x[k], x[k + 1] as a fragment register, zero beyond K; `aligned`: two can be read at once, k and K are even.
+__device__ __forceinline__ std::uint32_t input_pair(const __nv_bfloat16* row, int k, int columns, bool aligned) {
+  if (aligned) return k < columns ? *reinterpret_cast<const std::uint32_t*>(row + k) : 0;
+  const std::uint32_t low = k < columns ? __bfloat16_as_ushort(row[k]) : 0;
+  const std::uint32_t high = k + 1 < columns ? __bfloat16_as_ushort(row[k + 1]) : 0;
+  return low | high << 16;
 }
 
 /// The sum of up to eight segments that come in order, each a vector of `count` numbers: one after the other, or as the
@@ -72,6 +72,30 @@ class SegmentSum {
   }
   float sums_[3][count];
 };
+
+/// The same where all segments are at hand: the first of `values` becomes the total of the first `segments`.
+template <int count>
+__device__ __forceinline__ void sum_segments(float (&values)[kSegmentsMax][count], int segments, bool tree) {
+  if (tree) {
+    // Pairs, pairs of pairs, halves.
+#pragma unroll
+    for (int width = 1; width < kSegmentsMax; width *= 2) {
+#pragma unroll
+      for (int segment = 0; segment < kSegmentsMax; segment += 2 * width) {
+        if (segment + width >= segments) continue;
+#pragma unroll
+        for (int i = 0; i < count; ++i) values[segment][i] = values[segment][i] + values[segment + width][i];
+      }
+    }
+  } else {
+#pragma unroll
+    for (int segment = 1; segment < kSegmentsMax; ++segment) {
+      if (segment >= segments) continue;
+#pragma unroll
+      for (int i = 0; i < count; ++i) values[0][i] = values[0][i] + values[segment][i];
+    }
+  }
+}
 
 /// Where complete sums go.
 struct LinearOutput {

@@ -1,5 +1,5 @@
 // One weight of a packed part, found by the layout's formulas (packed_linear.h) and computed by the rule, number by number:
-// for embedding lookups, and as the tests' view of packed weights that shares nothing with the fragments of dequantise.cuh.
+// for embedding lookups. Apart from dequantise.cuh, whose unit is a warp's fragments.
 #pragma once
 
 #include <cuda_bf16.h>

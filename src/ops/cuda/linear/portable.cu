@@ -1,6 +1,7 @@
 // Launching the kernels of portable_kernel.cuh.
 #include <cstdint>
 
+#include "ops/cuda/aligned.cuh"
 #include "ops/cuda/linear/portable_kernel.cuh"
 
 namespace tensorfold::ops::cuda {
@@ -20,9 +21,8 @@ void portable_linear(CudaContext& context, const PackedPart& part, const LinearC
   arguments.part = part;
   arguments.x = static_cast<const __nv_bfloat16*>(call.x);
   arguments.row_index = call.row_index;
-  const auto address = reinterpret_cast<std::uintptr_t>(call.x);
-  arguments.pairs_aligned = part.columns % 2 == 0 && address % 4 == 0;
-  arguments.runs_aligned = part.columns % 8 == 0 && address % 16 == 0;
+  arguments.pairs_aligned = part.columns % 2 == 0 && is_aligned(call.x, 4);
+  arguments.runs_aligned = part.columns % 8 == 0 && is_aligned(call.x, 16);
   arguments.out = linear_output(call);
   visit_format(part, [&]<typename F>() {
     LaunchShape shape;

@@ -46,14 +46,6 @@ __device__ __forceinline__ const __nv_bfloat16* input_row(const PortableArgument
   return a.x + row * a.part.columns;
 }
 
-/// x[k], x[k + 1] as a fragment register, zero beyond K; k is even.
-__device__ __forceinline__ std::uint32_t input_pair(const __nv_bfloat16* row, int k, int columns, bool aligned) {
-  if (aligned) return k < columns ? *reinterpret_cast<const std::uint32_t*>(row + k) : 0;
-  const std::uint32_t low = k < columns ? __bfloat16_as_ushort(row[k]) : 0;
-  const std::uint32_t high = k + 1 < columns ? __bfloat16_as_ushort(row[k + 1]) : 0;
-  return low | high << 16;
-}
-
 template <typename F, int step, int token_tiles>
 __device__ __forceinline__ void narrow_step(const PortableArguments& a, const HalfBlock<F>& weights,
                                             const __nv_bfloat16* const (&rows)[token_tiles], int k,
@@ -128,10 +120,6 @@ namespace detail {
 // x of half a block: [token][64 columns], 16-byte chunk c of token m at c ^ (m & 7), so that ldmatrix meets no conflicts.
 constexpr int kStageBytes = kWideTokens * kHalfColumns * 2;
 
-__device__ __forceinline__ void copy_async_16(std::uint32_t destination, const void* source, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(bytes) : "memory");
-}
-
 /// Starts the copy of x's columns [64 · half, + 64) of the CTA's tokens.
 __device__ __forceinline__ void stage_input(const PortableArguments& a, const __nv_bfloat16* const* rows,
                                             std::uint32_t stage, int half) {
@@ -140,15 +128,13 @@ __device__ __forceinline__ void stage_input(const PortableArguments& a, const __
     const std::uint32_t to = stage + token * 128 + ((chunk % 8 ^ token % 8) << 4);
     const __nv_bfloat16* from = rows[token];
     if (a.runs_aligned) {
-      copy_async_16(to, column < a.part.columns ? from + column : from, column < a.part.columns ? 16 : 0);
+      copy_16_padded(to, column < a.part.columns ? from + column : from, column < a.part.columns ? 16 : 0);
       continue;
     }
     std::uint32_t words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = input_pair(from, column + 2 * i, a.part.columns, a.pairs_aligned);
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
-                 "r"(words[3])
-                 : "memory");
+    store_shared_16(to, make_uint4(words[0], words[1], words[2], words[3]));
   }
 }
 
@@ -163,10 +149,7 @@ __device__ __forceinline__ void wide_step(const HalfBlock<F>& weights, std::uint
     const int token = 16 * pair + (lane >> 4) * 8 + lane % 8;
     const int chunk = 2 * step + (lane >> 3 & 1);
     std::uint32_t b[4];
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                 : "r"(stage + token * 128 + ((chunk ^ token % 8) << 4))
-                 : "memory");
+    load_matrices(stage + token * 128 + ((chunk ^ token % 8) << 4), b);
     mma(sums[2 * pair], fragment_words, b[0], b[1]);
     mma(sums[2 * pair + 1], fragment_words, b[2], b[3]);
   }
@@ -184,7 +167,7 @@ __global__ void __launch_bounds__(32 * kWideWarps) wide_linear_kernel(const __gr
   const int tile = blockIdx.x * kWideWarps + warp, first_token = blockIdx.y * kWideTokens;
   const bool has_tile = tile < part.tiles;  // the others only copy x
   const int halves = 2 * part.k_blocks;
-  const auto stages_address = static_cast<std::uint32_t>(__cvta_generic_to_shared(stages));
+  const std::uint32_t stages_address = shared_address(stages);
   detail::HalfBlock<F> weights;
   if (has_tile) weights.load(part, tile, 0, lane);
   allow_next();
@@ -193,20 +176,20 @@ __global__ void __launch_bounds__(32 * kWideWarps) wide_linear_kernel(const __gr
   __syncthreads();
   for (int half = 0; half < kWideStages - 1; ++half) {
     if (half < halves) detail::stage_input(a, rows, stages_address + half * detail::kStageBytes, half);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
   }
   float sums[kWideTokenTiles][4] = {};
   SegmentSum<4> totals[kWideTokenTiles];
   const int segment_halves = 2 * part.segment_blocks;
 #pragma unroll 1
   for (int half = 0; half < halves; ++half) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kWideStages - 2) : "memory");
+    wait_copies<kWideStages - 2>();
     __syncthreads();
     const int ahead = half + kWideStages - 1;
     if (ahead < halves) {
       detail::stage_input(a, rows, stages_address + ahead % kWideStages * detail::kStageBytes, ahead);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
     if (!has_tile) continue;
     detail::HalfBlock<F> next = weights;
     if (half + 1 < halves) next.load(part, tile, half + 1, lane);

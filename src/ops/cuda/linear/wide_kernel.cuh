@@ -25,18 +25,18 @@
 
 #include <type_traits>
 
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear/dequantise.cuh"
-#include "ops/cuda/linear/wide_instructions.cuh"
 #include "ops/cuda/linear/wide_parameters.h"
+#include "ops/cuda/ring_position.cuh"
 
 namespace tensorfold::ops::cuda {
 
-/// Calls `visit.template operator()<F, kScales>()`, see wide_kernel; false for combinations that no checkpoint has.
+/// Calls `visit.template operator()<F, kScales>()`, see wide_kernel; not for combinations that no checkpoint has.
 template <typename Visitor>
-bool visit_wide_format(const PackedPart& part, Visitor&& visit) {
+void visit_wide_format(const PackedPart& part, Visitor&& visit) {
   using enum ScaleKind;
-  bool known = true;
   visit_format(part, [&]<typename F>() {
     if constexpr (F::kArithmetic != WeightArithmetic::kFloat || F::kScaleSets == 4) {
       visit.template operator()<F, kNone>();
@@ -47,13 +47,9 @@ bool visit_wide_format(const PackedPart& part, Visitor&& visit) {
     } else if constexpr (F::kBits == 4 || F::kBits == 5) {
       part.scale_kind == kHalf ? visit.template operator()<F, kHalf>() : visit.template operator()<F, kScaleMin>();
     } else if constexpr (F::kBits == 8) {
-      known = part.scale_kind == kHalf;
-      if (known) visit.template operator()<F, kHalf>();
-    } else {
-      known = false;
+      if (part.scale_kind == kHalf) visit.template operator()<F, kHalf>();
     }
   });
-  return known;
 }
 
 /// Register budgets: the launch gives every thread an equal share, which consumers and producers trade. groups · consumer +
@@ -160,15 +156,6 @@ struct Ring {
 
 constexpr int kEarlyStages = 3;
 
-/// A place in the ring.
-struct Place {
-  int stage = 0;
-  std::uint32_t phase = 0;
-  __device__ __forceinline__ void advance(int stages) {
-    if (++stage == stages) stage = 0, phase ^= 1;
-  }
-};
-
 /// The producer's walk over all k blocks of all runs of the CTA.
 template <SumMode mode>
 struct BlockWalk {
@@ -187,11 +174,11 @@ template <int kTokens, SumMode mode>
 __device__ __forceinline__ void produce(const WideParameters& p, const CUtensorMap* weights, const CUtensorMap* activations,
                                         const Ring<kTokens>& ring, int groups) {
   const std::uint32_t bytes = ring.kActivationBytes + groups * kWarpgroupTiles * p.part.block_bytes;
-  const std::uint64_t weight_policy = p.read_once ? hopper::policy_read_once() : hopper::policy_read_again();
-  const std::uint64_t activation_policy = hopper::policy_read_again();
+  const std::uint64_t weight_policy = p.read_once ? policy_read_once() : policy_read_again();
+  const std::uint64_t activation_policy = policy_read_again();
   const auto copy_weights = [&](const BlockWalk<mode>& at, int stage) {
-    hopper::barrier_expect(ring.full(stage), bytes);
-    hopper::copy_box_4d(ring.stage(stage) + ring.kActivationBytes, weights, 0, 0, at.block,
+    barrier_expect(ring.full(stage), bytes);
+    copy_box_4d(ring.stage(stage) + ring.kActivationBytes, weights, 0, 0, at.block,
                         at.run.row_group * groups * kWarpgroupTiles, ring.full(stage), weight_policy);
   };
   const int rank = cluster_rank(p);
@@ -201,15 +188,15 @@ __device__ __forceinline__ void produce(const WideParameters& p, const CUtensorM
       const std::uint32_t destination = ring.stage(stage) + box * ring.kBoxBytes;
       const int column = at.block * kBlockColumns + box * 64, row = at.run.token_tile * kTokens;
       if (p.cluster == 2) {  // each CTA brings half of the rows to both
-        hopper::copy_box_2d_to_all(destination + rank * (ring.kBoxBytes / 2), activations, column, row + rank * (kTokens / 2),
+        copy_box_2d_to_all(destination + rank * (ring.kBoxBytes / 2), activations, column, row + rank * (kTokens / 2),
                                    ring.full(stage), 3, activation_policy);
       } else {
-        hopper::copy_box_2d(destination, activations, column, row, ring.full(stage), activation_policy);
+        copy_box_2d(destination, activations, column, row, ring.full(stage), activation_policy);
       }
     }
   };
-  hopper::prefetch_map(weights);
-  hopper::prefetch_map(activations);
+  prefetch_map(weights);
+  prefetch_map(activations);
   // Few stages' weights before the wait: the copy engine keeps to the order, and activations would queue behind more.
   BlockWalk<mode> ahead, behind;
   const int early = min(kEarlyStages, ring.stages);
@@ -221,11 +208,11 @@ __device__ __forceinline__ void produce(const WideParameters& p, const CUtensorM
     copy_activations(behind, stage);
   }
   if (filled < early) return;
-  Place place;  // a fresh barrier lets pass who waits for the phase before its first
+  RingPosition place;  // a fresh barrier lets pass who waits for the phase before its first
   place.stage = early - 1, place.phase = 1;
   place.advance(ring.stages);
   while (ahead.next(p)) {
-    hopper::barrier_wait(ring.empty(place.stage), place.phase);
+    barrier_wait(ring.empty(place.stage), place.phase);
     copy_weights(ahead, place.stage);
     copy_activations(ahead, place.stage);
     place.advance(ring.stages);
@@ -240,23 +227,23 @@ struct Consumer {
 
 /// acc = the sum over k blocks [begin, end), k16 steps ascending.
 template <typename F, ScaleKind kScales, int kTokens, typename Shape>
-__device__ __forceinline__ void sum_segment(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me, Place& place,
+__device__ __forceinline__ void sum_segment(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me, RingPosition& place,
                                             int begin, int end, float (&acc)[kTokens / 2]) {
   constexpr int kSetSteps = Shape::kSetSteps;
   std::uint32_t a[2][kSetSteps][4];
   const std::uint32_t my_block =
       ring.kActivationBytes + (me.group * kWarpgroupTiles + me.warp) * static_cast<std::uint32_t>(p.part.block_bytes);
   const auto release = [&](int stage) {
-    if (me.lane < p.cluster) hopper::barrier_arrive_at(ring.empty(stage), me.lane);
+    if (me.lane < p.cluster) barrier_arrive_relaxed(cluster_address(ring.empty(stage), me.lane));
   };
   PackedPart part = p.part;
   if constexpr (kScales != ScaleKind::kNone) part.scale_kind = kScales;
   int previous = -1;
 #pragma unroll 1
   for (int block = begin; block < end; ++block) {
-    hopper::barrier_wait(ring.full(place.stage), place.phase);
+    barrier_wait(ring.full(place.stage), place.phase);
     const std::uint32_t stage = ring.stage(place.stage);
-    const std::uint64_t tile = hopper::tile_descriptor(stage);
+    const std::uint64_t tile = tile_descriptor_unmasked(stage);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // Values as they are go straight into the registers of a set, which ptxas takes for free too early: they are read only
@@ -270,7 +257,7 @@ __device__ __forceinline__ void sum_segment(const WideParameters& p, const Ring<
       for (int set = 0; set < 4 / kSetSteps; ++set) {
         std::uint32_t(&registers)[kSetSteps][4] = a[kSetSteps == 4 ? half : set];
         // The group before the last has ended: its registers are free, and with them the stage that it read.
-        hopper::wgmma_wait<1>();
+        wgmma_wait<1>();
         if constexpr (kDirect) codes = load_codes<F>(SharedBlock{stage + my_block}, half, me.lane);
         if (half * (4 / kSetSteps) + set == 1 && previous >= 0) release(previous);
         if (kSetSteps == 4 || set == 0) {
@@ -285,22 +272,22 @@ __device__ __forceinline__ void sum_segment(const WideParameters& p, const Ring<
           fragment<F, 3>(codes, scales, registers[1]);
         }
 #pragma unroll
-        for (int i = 0; i < kSetSteps; ++i) hopper::hold(registers[i]);
-        hopper::wgmma_fence();
+        for (int i = 0; i < kSetSteps; ++i) hold(registers[i]);
+        wgmma_fence();
 #pragma unroll
         for (int i = 0; i < kSetSteps; ++i) {
           const int step = set * kSetSteps + i;
-          hopper::wgmma(acc, registers[i], hopper::advance(tile, half * ring.kBoxBytes + step * 32),
+          wgmma(acc, registers[i], advance_descriptor(tile, half * ring.kBoxBytes + step * 32),
                         half + step > 0 || block != begin);
         }
-        hopper::wgmma_commit();
+        wgmma_commit();
       }
     }
     previous = place.stage;
     place.advance(ring.stages);
   }
-  hopper::wgmma_wait<0>();
-  hopper::hold(acc);
+  wgmma_wait<0>();
+  hold(acc);
   release(previous);
 }
 
@@ -331,7 +318,7 @@ __device__ __forceinline__ void add_to_stored(const float4* from, float (&values
 
 /// What a warpgroup's threads wrote is visible to who sees the counter raised.
 __device__ __forceinline__ void raise(std::int32_t* counter, const Consumer& me) {
-  hopper::warpgroup_sync(1 + me.group);
+  warpgroup_sync(1 + me.group);
   if (me.thread() == 0) {
     __threadfence();
     atomicAdd(counter, 1);
@@ -341,10 +328,10 @@ __device__ __forceinline__ void await(const std::int32_t* counter, int value, co
   if (me.thread() == 0) {
     std::int32_t seen;
     do {
-      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+      seen = load_acquire(counter);
     } while (seen < value);
   }
-  hopper::warpgroup_sync(1 + me.group);
+  warpgroup_sync(1 + me.group);
 }
 
 /// Where one thread's sums of a tile go: as store_tile() of mma.cuh, with what all tokens share worked out once.
@@ -422,7 +409,7 @@ template <typename F, ScaleKind kScales, int kTokens>
 __device__ __forceinline__ void consume_sequential(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me,
                                                    int groups) {
   using Shape = WideShape<F, kTokens, SumMode::kSequential>;
-  Place place;
+  RingPosition place;
   WideRun run;
 #pragma unroll 1
   for (int index = 0; find_run<SumMode::kSequential>(p, index, run); ++index) {
@@ -448,7 +435,7 @@ __device__ __forceinline__ void consume_tree(const WideParameters& p, const Ring
   using Shape = WideShape<F, kTokens, SumMode::kTree>;
   // Left halves that the same CTA goes on with are parked behind all published ones.
   const int parked = (static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * groups + me.group;
-  Place place;
+  RingPosition place;
   WideRun run;
 #pragma unroll 1
   for (int index = 0; find_run<SumMode::kTree>(p, index, run); ++index) {
@@ -488,34 +475,23 @@ __device__ __forceinline__ void consume_tree(const WideParameters& p, const Ring
 /// The sum over an output's segments, which `load(segment)` yields, in the part's order.
 template <typename Load>
 __device__ __forceinline__ float4 add_segments(const PackedPart& part, Load&& load) {
-  const auto add = [](float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); };
-  float4 values[kSegmentsMax];
+  float values[kSegmentsMax][4];
 #pragma unroll
   for (int segment = 0; segment < kSegmentsMax; ++segment) {
-    if (segment < part.segments) values[segment] = load(segment);
+    if (segment >= part.segments) continue;
+    const float4 loaded = load(segment);
+    values[segment][0] = loaded.x, values[segment][1] = loaded.y;
+    values[segment][2] = loaded.z, values[segment][3] = loaded.w;
   }
-  if (part.segment_tree) {
-#pragma unroll
-    for (int distance = 1; distance < kSegmentsMax; distance *= 2) {
-#pragma unroll
-      for (int segment = 0; segment < kSegmentsMax; segment += 2 * distance) {
-        if (segment + distance < part.segments) values[segment] = add(values[segment], values[segment + distance]);
-      }
-    }
-  } else {
-#pragma unroll
-    for (int segment = 1; segment < kSegmentsMax; ++segment) {
-      if (segment < part.segments) values[0] = add(values[0], values[segment]);
-    }
-  }
-  return values[0];
+  sum_segments(values, part.segments, part.segment_tree != 0);
+  return make_float4(values[0][0], values[0][1], values[0][2], values[0][3]);
 }
 
 template <typename F, ScaleKind kScales, int kTokens>
 __device__ __forceinline__ void consume_split(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me, int groups) {
   using Shape = WideShape<F, kTokens, SumMode::kSplit>;
   const int segments = p.part.segments;
-  Place place;
+  RingPosition place;
   WideRun run;
 #pragma unroll 1
   for (int index = 0; find_run<SumMode::kSplit>(p, index, run); ++index) {
@@ -541,7 +517,7 @@ __device__ __forceinline__ void consume_split(const WideParameters& p, const Rin
       });
       place_of.store(n, sum.x, sum.y, sum.z, sum.w);
     }
-    hopper::warpgroup_sync(1 + me.group);
+    warpgroup_sync(1 + me.group);
     if (me.thread() == 0 && atomicAdd(counter + 1, 1) == segments - 1) {
       counter[0] = 0;
       counter[1] = 0;
@@ -562,26 +538,26 @@ __global__ void __launch_bounds__(WideShape<F, kTokens, mode>::kThreadsMax, 1)
   extern __shared__ __align__(1024) std::uint8_t shared[];
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int groups = static_cast<int>(blockDim.x) / kWarpgroupThreads - 1;
-  const wide::Ring<kTokens> ring(p, hopper::shared_address(shared));
+  const wide::Ring<kTokens> ring(p, shared_address(shared));
   allow_next();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < p.stages; ++stage) {
-      hopper::barrier_init(ring.full(stage), 1);
-      hopper::barrier_init(ring.empty(stage), groups * 4 * p.cluster);
+      barrier_init(ring.full(stage), 1);
+      barrier_init(ring.empty(stage), groups * 4 * p.cluster);
     }
-    hopper::fence_barrier_init();
+    publish_barriers();
   }
   __syncwarp();
-  hopper::cluster_sync();
+  cluster_sync_unaligned();
   if (warp / 4 == groups) {
-    hopper::give_registers<Shape::kProducerRegisters>();
+    give_registers<Shape::kProducerRegisters>();
     if (static_cast<int>(threadIdx.x) == groups * kWarpgroupThreads) {
       wide::produce<kTokens, mode>(p, &weights, &activations, ring, groups);
     } else {
       wait_for_previous();
     }
   } else {
-    hopper::take_registers<Shape::kConsumerRegisters>();
+    take_registers<Shape::kConsumerRegisters>();
     const wide::Consumer me{warp / 4, warp % 4, static_cast<int>(threadIdx.x) % 32};
     wait_for_previous();
     if constexpr (mode == SumMode::kSequential) {
@@ -593,7 +569,7 @@ __global__ void __launch_bounds__(WideShape<F, kTokens, mode>::kThreadsMax, 1)
     }
   }
   // A CTA stays while its neighbour may still write to its memory or arrive at its barriers.
-  hopper::cluster_sync();
+  cluster_sync_unaligned();
 #else
   (void)weights, (void)activations, (void)p;  // DeviceFacts::hopper keeps other GPUs away
 #endif

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/linear/mma.cuh"
 #include "ops/cuda/linear/packed_linear.h"
 #include "ops/cuda/linear/wide.h"
@@ -10,7 +11,6 @@
 namespace tensorfold::ops::cuda {
 
 constexpr int kWarpgroupTiles = 4;     // packed tiles of a warpgroup: one a warp
-constexpr int kWarpgroupThreads = 128;
 constexpr int kTreeHalf = 4;           // segments of half a tree
 
 struct WideParameters {
