@@ -5,13 +5,15 @@
 
 The graph holds the whole step, argmax included, and feeds itself: nothing goes to the host between tokens, which is
 more than `generate` can do. The step is captured as it is and compiled by Inductor (with and without its search for
-the best kernels); the fastest counts. A way that fails, or isn't ready after --seconds-max, is named and left out.
+the best kernels); the fastest counts. A way that fails, or isn't ready --seconds-max after the first began, is named and
+left out.
 --serve: prints READY and then one JSON line for every line it reads, so that other engines can be timed in between.
 On a machine without a GPU the step runs uncaptured, to test this program.
 """
 import argparse
 import copy
 import json
+import signal
 import statistics
 import sys
 import time
@@ -114,8 +116,13 @@ class Decoder:
         return sum(a == b for a, b in zip(chosen, reply))
 
 
+def give_up(number, frame):
+    raise TimeoutError("took too long")
+
+
 def prepared(decoder, arguments):
     """The ways that work, by name."""
+    signal.signal(signal.SIGALRM, give_up)
     ways, begin = {}, time.monotonic()
     for name, options in WAYS.items():
         started = time.monotonic()
@@ -123,10 +130,14 @@ def prepared(decoder, arguments):
             print(f"{name}: left out, {arguments.seconds_max} s are over", file=sys.stderr)
             continue
         try:
+            if ways:  # one is needed, however long it takes
+                signal.setitimer(signal.ITIMER_REAL, max(1.0, begin + arguments.seconds_max - started))
             advance = decoder.prepare(options)
+            signal.setitimer(signal.ITIMER_REAL, 0)
             reply = decoder.reply(advance, 24)
             rate = decoder.rate(advance, arguments.reply_tokens)
         except Exception as error:  # whatever Inductor throws: the other ways still count
+            signal.setitimer(signal.ITIMER_REAL, 0)
             print(f"{name}: failed: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
             continue
         ways[name] = advance

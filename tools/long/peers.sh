@@ -5,7 +5,7 @@
 #   LLAMA_BENCH   a CUDA build of llama-bench (bench/peers/build_llama.sh), waited for up to LLAMA_SECONDS (240)
 #   TENSORFOLD, DUMP_LOGITS   binaries (build/release/bin), PYTHON (python3), RESULTS (build/long)
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit 1
 tensorfold=${TENSORFOLD:-build/release/bin/tensorfold} dump=${DUMP_LOGITS:-build/release/bin/dump_logits}
 python=${PYTHON:-python3} results=${RESULTS:-build/long} status=0 jobs=()
 { true >&3; } 2>/dev/null || exec 3>&1
@@ -30,7 +30,7 @@ for ((second = 0; second < ${LLAMA_SECONDS:-240}; ++second)); do [ -x "$LLAMA_BE
 [ -x "$LLAMA_BENCH" ] || { echo "no $LLAMA_BENCH"; status=1; }
 # shellcheck disable=SC2086
 "$python" bench/peers/compare_engines.py ${MODELS:-} "$random" --llama-bench "$LLAMA_BENCH" --tensorfold "$tensorfold" \
-  --rounds "${ROUNDS:-3}" --compile-seconds-max "${COMPILE_SECONDS:-120}" --result "$results/engines.json" \
+  --rounds "${ROUNDS:-3}" --compile-seconds-max "${COMPILE_SECONDS:-180}" --result "$results/engines.json" \
   | tee "$results/engines.txt"
 ((PIPESTATUS[0] == 0)) || status=1
 echo "agreement and engines: $results/agreement-*.txt, $results/engines.txt" >&3
