@@ -114,7 +114,7 @@ void Drafter::close(Stream& stream) {
   stream.drafts = {};
 }
 
-void Drafter::silence(Stream& stream, std::size_t source, const std::string& why) {
+void Drafter::silence(Stream& stream, std::size_t source, std::string_view why) {
   spdlog::warn("stream {}: goes on without {} drafts: {}", stream.request().id,
                draft_kind_name(sources_[source]->facts().kind), why);
   stream.drafts.sources[source].state.reset();

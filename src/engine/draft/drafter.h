@@ -7,6 +7,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/cost_model.h"
@@ -62,7 +63,7 @@ class Drafter {
   void absorb(std::size_t source, const Round& round, const std::vector<DepthRule::Ask>& asks);
   void propose(std::size_t source, const Round& round, const std::vector<DepthRule::Ask>& asks);
   void take(std::size_t source, Stream& stream, DraftProposal proposal, const Round& round);
-  void silence(Stream& stream, std::size_t source, const std::string& why);
+  void silence(Stream& stream, std::size_t source, std::string_view why);
 
   std::vector<std::shared_ptr<DraftSource>> sources_;
   std::vector<Cost> costs_;
