@@ -387,6 +387,7 @@ class CudaBackend final : public Backend {
   }
   void gated_delta(const GatedDeltaParams& params) override { cuda::gated_delta(context(), params); }
   void moe(const MoeParams& params) override { cuda::moe(context(), params); }
+  bool moe_runs_shared(const MoeParams& params) override { return cuda::moe_runs_shared(context(), params); }
   bool can_draw(const SamplingRule& rule) const override { return cuda::can_draw(rule); }
   void draw(const DrawParams& params) override { cuda::draw(context(), params); }
 

@@ -24,6 +24,7 @@ void linear(CudaContext& context, const LinearParams& params);
 void embed(CudaContext& context, const EmbedParams& params);
 // moe/
 void moe(CudaContext& context, const MoeParams& params);
+bool moe_runs_shared(const CudaContext& context, const MoeParams& params);
 // norm.cu, elementwise.cu
 void rms_norm(CudaContext& context, const RmsNormParams& params);
 void rms_norm_add(CudaContext& context, const RmsNormAddParams& params);
