@@ -2,9 +2,11 @@
 // kernels of the CUDA backend share them, so that an instruction, and what must be known about it, is written once; shapes,
 // addresses and phases are the kernels'.
 //
-// Shared memory is known by 32-bit addresses. Where an instruction exists in several memory orders, a function's name says which
-// it is. Functions of Hopper alone stand below a line of their own: a kernel that calls one is compiled for sm_90 (sm_90a for
-// registers and wgmma) only.
+// Shared memory is known by 32-bit addresses. Where an instruction exists in several memory orders, a function's name says
+// which it is. What Hopper alone has stands below a line of its own: only code for sm_90 calls it (for sm_90a: registers, wgmma).
+//
+// Forms that look interchangeable aren't always: a reference instead of a pointer, or a descriptor that the compiler sees
+// through, makes other machine code around it. Where kernels were measured with different ones, both are here.
 #pragma once
 
 #include <cuda.h>
@@ -102,13 +104,50 @@ __device__ __forceinline__ void load_matrices_transposed(std::uint32_t address, 
                : "r"(address)
                : "memory");
 }
-/// d[4] += a[4] · b over one k16 step. Lane 4·g + t holds rows g (d[0], d[1]) and g + 8 (d[2], d[3]) of a and columns 2·t
+/// d += a · b over one k16 step. Lane 4·g + t holds rows g (d[0], d[1]) and g + 8 (d[2], d[3]) of a and columns 2·t
 /// (d[0], d[2]) and 2·t + 1 of b: output rows and tokens of a linear layer.
-__device__ __forceinline__ void mma(float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1) {
+__device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// The same with four of more numbers and registers.
+__device__ __forceinline__ void mma_at(float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1) {
+  mma(reinterpret_cast<float(&)[4]>(*d), reinterpret_cast<const std::uint32_t(&)[4]>(*a), b0, b1);
+}
+
+// --- barriers in shared memory ----------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+/// This thread arrives when all copies that it has asked for have landed.
+__device__ __forceinline__ void barrier_arrive_after_copies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+/// Returns when the phase of the given parity has ended. The loop is out of the compiler's sight.
+__device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t phase) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n .reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      " @done bra over;\n bra again;\n over: }" ::"r"(barrier),
+      "r"(phase)
+      : "memory");
+#else
+  asm volatile(
+      "{\n .reg .pred done;\n"
+      "again: mbarrier.test_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      " @done bra over;\n bra again;\n over: }" ::"r"(barrier),
+      "r"(phase)
+      : "memory");
+#endif
+}
+/// `threads` threads, whole warps, that share the hardware barrier `name` (1 to 15).
+__device__ __forceinline__ void named_sync(int name, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
 // --- across the grid --------------------------------------------------------------------------------------------------
@@ -121,16 +160,22 @@ __device__ __forceinline__ Word load_acquire(const Word* address) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
   return value;
 }
+/// Memory that another CTA of this launch wrote.
+__device__ __forceinline__ uint4 load_16_written(const void* address) {
+  uint4 value;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(address)
+               : "memory");
+  return value;
+}
 
 // ======================================================================================================================
 // Hopper
 // ======================================================================================================================
 
-// --- barriers in shared memory ----------------------------------------------------------------------------------------
+// --- barriers in shared memory, more of them --------------------------------------------------------------------------
 
-__device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
 /// Makes barriers that were just initialised known to the cluster.
 __device__ __forceinline__ void publish_barriers_to_cluster() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -160,21 +205,11 @@ __device__ __forceinline__ bool barrier_try_wait(std::uint32_t barrier, std::uin
                : "memory");
   return done != 0;
 }
-/// Returns when the phase of the given parity has ended. The loop is out of the compiler's sight.
-__device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t phase) {
-  asm volatile(
-      "{\n .reg .pred done;\n"
-      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      " @done bra over;\n bra again;\n over: }" ::"r"(barrier),
-      "r"(phase)
-      : "memory");
-}
-
 constexpr int kWarpgroupThreads = 128;
 
 /// All threads of one warpgroup; `name` is 1 to 15.
 __device__ __forceinline__ void warpgroup_sync(int name) {
-  asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(kWarpgroupThreads) : "memory");
+  named_sync(name, kWarpgroupThreads);
 }
 
 // --- clusters ---------------------------------------------------------------------------------------------------------
@@ -190,8 +225,8 @@ __device__ __forceinline__ std::uint32_t cluster_address(std::uint32_t address, 
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(result) : "r"(address), "r"(rank));
   return result;
 }
-/// An arrival at a barrier of any CTA of the cluster. For those who only read: it needs no writes to be seen, and a release here
-/// would drain the warp's own prefetch.
+/// An arrival at a barrier of any CTA of the cluster. For those who only read: it needs no writes to be seen, and a release
+/// here would drain the warp's own prefetch.
 __device__ __forceinline__ void barrier_arrive_relaxed(std::uint32_t cluster_barrier) {
   asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_barrier) : "memory");
 }
@@ -299,18 +334,21 @@ __device__ __forceinline__ void hold(std::uint32_t (&values)[count]) {
 
 /// What a tile [tokens][64 k] of bf16 in the 128-byte swizzle is known by: address, distance of groups of eight rows (1,024
 /// bytes), swizzle, in units of 16 bytes. `address` is 1,024-byte aligned, or the start of a k16 step (32 bytes) within the
-/// first such row. Not masked: shared memory of a CTA has no address that wouldn't fit.
+/// first such row. Unmasked: for addresses of the CTA's own, which fit.
 __device__ __forceinline__ std::uint64_t tile_descriptor_unmasked(std::uint32_t address) {
   std::uint64_t descriptor;
   asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"((address >> 4) | 0x10000u), "r"(0x40000040u));
   return descriptor;
 }
-/// The same, masked, as a sum that the compiler sees through.
 __device__ __forceinline__ std::uint64_t tile_descriptor(std::uint32_t address) {
+  return tile_descriptor_unmasked(address & 0x3ffff);
+}
+/// The same as a number that the compiler sees through and takes apart.
+__device__ __forceinline__ std::uint64_t foldable_tile_descriptor(std::uint32_t address) {
   return static_cast<std::uint64_t>((address & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
 /// The same memory read along the rows; blocks of 64 k (of 64 rows) lie 8 KiB apart.
-__device__ __forceinline__ std::uint64_t transposed_descriptor(std::uint32_t address) {
+__device__ __forceinline__ std::uint64_t foldable_transposed_descriptor(std::uint32_t address) {
   return static_cast<std::uint64_t>((address & 0x3ffff) >> 4) | (512ull << 16) | (64ull << 32) | (1ull << 62);
 }
 /// The same `bytes` further on.
@@ -322,10 +360,14 @@ __device__ __forceinline__ std::uint64_t advance_descriptor(std::uint64_t descri
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define TF_D16(i) TF_D8(i), TF_D8(i + 8)
 #define TF_D32(i) TF_D16(i), TF_D16(i + 16)
-#define TF_N16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define TF_N32 TF_N16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define TF_N48 TF_N32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define TF_N64 TF_N48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define TF_N8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define TF_N16 TF_N8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define TF_N24 TF_N16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define TF_N32 TF_N24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define TF_N40 TF_N32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define TF_N48 TF_N40 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define TF_N56 TF_N48 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define TF_N64 TF_N56 ",%56,%57,%58,%59,%60,%61,%62,%63"
 #define TF_N80 TF_N64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define TF_N96 TF_N80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define TF_WGMMA(tokens, names, a0, a1, a2, a3, b, add, transposed, ...)                                              \
@@ -341,20 +383,31 @@ __device__ __forceinline__ std::uint64_t advance_descriptor(std::uint64_t descri
 /// the lane's fragment as of mma().
 template <bool is_transposed = false, int count>
 __device__ __forceinline__ void wgmma(float (&d)[count], const std::uint32_t (&a)[4], std::uint64_t tile, bool accumulate) {
-  static_assert(count == 16 || count == 32 || count == 64 || count == 96);
-  if constexpr (count == 16) {
+  static_assert(count == 96 || (count % 8 == 0 && count <= 64));
+  if constexpr (count == 8) {
+    TF_WGMMA(16, TF_N8, 8, 9, 10, 11, 12, 13, 14, TF_D8(0));
+  } else if constexpr (count == 16) {
     TF_WGMMA(32, TF_N16, 16, 17, 18, 19, 20, 21, 22, TF_D16(0));
+  } else if constexpr (count == 24) {
+    TF_WGMMA(48, TF_N24, 24, 25, 26, 27, 28, 29, 30, TF_D16(0), TF_D8(16));
   } else if constexpr (count == 32) {
     TF_WGMMA(64, TF_N32, 32, 33, 34, 35, 36, 37, 38, TF_D32(0));
+  } else if constexpr (count == 40) {
+    TF_WGMMA(80, TF_N40, 40, 41, 42, 43, 44, 45, 46, TF_D32(0), TF_D8(32));
+  } else if constexpr (count == 48) {
+    TF_WGMMA(96, TF_N48, 48, 49, 50, 51, 52, 53, 54, TF_D32(0), TF_D16(32));
+  } else if constexpr (count == 56) {
+    TF_WGMMA(112, TF_N56, 56, 57, 58, 59, 60, 61, 62, TF_D32(0), TF_D16(32), TF_D8(48));
   } else if constexpr (count == 64) {
     TF_WGMMA(128, TF_N64, 64, 65, 66, 67, 68, 69, 70, TF_D32(0), TF_D32(32));
   } else {
     TF_WGMMA(192, TF_N96, 96, 97, 98, 99, 100, 101, 102, TF_D32(0), TF_D32(32), TF_D32(64));
   }
 }
-/// The same with a tile that is read along its rows (transposed_descriptor()); `a` are four of more registers.
+/// The same with a tile that is read along its rows (foldable_transposed_descriptor()); `a` is four of more registers.
 template <int count>
-__device__ __forceinline__ void wgmma_transposed(float (&d)[count], const std::uint32_t* a, std::uint64_t tile, bool accumulate) {
+__device__ __forceinline__ void wgmma_transposed(float (&d)[count], const std::uint32_t* a, std::uint64_t tile,
+                                                 bool accumulate) {
   wgmma<true>(d, reinterpret_cast<const std::uint32_t(&)[4]>(*a), tile, accumulate);
 }
 /// The same for 64 columns with A in shared memory, too.
@@ -368,9 +421,13 @@ __device__ __forceinline__ void wgmma_shared(float (&d)[32], std::uint64_t a, st
 #undef TF_D8
 #undef TF_D16
 #undef TF_D32
+#undef TF_N8
 #undef TF_N16
+#undef TF_N24
 #undef TF_N32
+#undef TF_N40
 #undef TF_N48
+#undef TF_N56
 #undef TF_N64
 #undef TF_N80
 #undef TF_N96

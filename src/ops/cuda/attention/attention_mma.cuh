@@ -177,8 +177,8 @@ class MmaWarp {
 #pragma unroll
       for (int keys = 0; keys < 4; ++keys) {
         const Fragment k = load_fragment(rows.at(keys, step >> 2) + chunk);
-        mma(s + keys * 8, q, k.r[0], k.r[1]);
-        mma(s + keys * 8 + 4, q, k.r[2], k.r[3]);
+        mma_at(s + keys * 8, q, k.r[0], k.r[1]);
+        mma_at(s + keys * 8 + 4, q, k.r[2], k.r[3]);
       }
     }
   }
@@ -193,8 +193,8 @@ class MmaWarp {
         const std::uint32_t chunk = (((dims & 3) * 2 + chunk_) ^ (lane_ & 7)) << 4;
         const Fragment v = load_fragment_transposed(rows.at(keys, dims >> 2) + chunk);
         float* o = o_ + (part * 4 * Shape::kStageBlocks + dims) * 8;
-        mma(o, p + keys * 4, v.r[0], v.r[1]);
-        mma(o + 4, p + keys * 4, v.r[2], v.r[3]);
+        mma_at(o, p + keys * 4, v.r[0], v.r[1]);
+        mma_at(o + 4, p + keys * 4, v.r[2], v.r[3]);
       }
     }
   }

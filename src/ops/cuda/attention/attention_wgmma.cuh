@@ -231,7 +231,7 @@ class WgmmaConsumer {
 #pragma unroll
       for (int step = 0; step < 4 * Shape::kStageBlocks; ++step) {
         const std::uint32_t offset = (step >> 2) * kBlockBytes + (step & 3) * 32;
-        wgmma_shared(s, tile_descriptor(queries + offset), tile_descriptor(keys + offset), part + step > 0);
+        wgmma_shared(s, foldable_tile_descriptor(queries + offset), foldable_tile_descriptor(keys + offset), part + step > 0);
       }
     }
     wgmma_commit();
@@ -246,7 +246,7 @@ class WgmmaConsumer {
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        wgmma_transposed(o_[part], p + step * 4, transposed_descriptor(values + step * 16 * kBlockRowBytes), step > 0 || !opens);
+        wgmma_transposed(o_[part], p + step * 4, foldable_transposed_descriptor(values + step * 16 * kBlockRowBytes), step > 0 || !opens);
       }
     }
     wgmma_commit();

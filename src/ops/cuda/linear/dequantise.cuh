@@ -30,6 +30,10 @@
 #include <type_traits>
 
 #include "base/assert.h"
+#if defined(__CUDACC__)
+#include "ops/cuda/activation.cuh"
+#include "ops/cuda/instructions.cuh"
+#endif
 #include "ops/cuda/linear/packed_linear.h"
 
 namespace tensorfold::ops::cuda {
@@ -117,12 +121,7 @@ struct SharedBlock {
     return v;
   }
   __device__ __forceinline__ uint4 load4(int offset) const {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(address + offset)
-                 : "memory");
-    return v;
+    return load_shared_16(address + offset);
   }
 };
 
@@ -353,12 +352,6 @@ __device__ __forceinline__ std::uint32_t scale_pair(std::uint32_t codes, const S
   return fma_bf16x2(codes, scales.scale[set][row], scales.bias[set][row]);
 }
 
-__device__ __forceinline__ std::uint32_t to_bf16x2(float low, float high) {
-  std::uint32_t d;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-  return d;
-}
-
 template <int amount>
 __device__ __forceinline__ std::uint32_t rotate_left(std::uint32_t word) {
   constexpr int kAmount = amount & 31;
@@ -446,7 +439,7 @@ __device__ __forceinline__ std::uint32_t fragment_register(const HalfCodes<F>& c
     } else {
       bias = -32.0f * scale;
     }
-    return to_bf16x2(__fmaf_rn(q.x, scale, bias), __fmaf_rn(q.y, scale, bias));
+    return bf16_pair(__fmaf_rn(q.x, scale, bias), __fmaf_rn(q.y, scale, bias));
   }
 }
 

@@ -227,8 +227,8 @@ struct Consumer {
 
 /// acc = the sum over k blocks [begin, end), k16 steps ascending.
 template <typename F, ScaleKind kScales, int kTokens, typename Shape>
-__device__ __forceinline__ void sum_segment(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me, RingPosition& place,
-                                            int begin, int end, float (&acc)[kTokens / 2]) {
+__device__ __forceinline__ void sum_segment(const WideParameters& p, const Ring<kTokens>& ring, const Consumer& me,
+                                            RingPosition& place, int begin, int end, float (&acc)[kTokens / 2]) {
   constexpr int kSetSteps = Shape::kSetSteps;
   std::uint32_t a[2][kSetSteps][4];
   const std::uint32_t my_block =

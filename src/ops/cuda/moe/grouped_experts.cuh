@@ -12,10 +12,12 @@
 #include <cuda_bf16.h>
 
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear/dequantise.cuh"
-#include "ops/cuda/moe/expert_instructions.cuh"
+#include "ops/cuda/moe/block_copy.cuh"
 #include "ops/cuda/moe/grouped_experts.h"
+#include "ops/cuda/ring_position.cuh"
 
 namespace tensorfold::ops::cuda::experts {
 
@@ -48,15 +50,6 @@ constexpr int kTokensMax = 128;  // of an item
 constexpr int kTokenStep = 16;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-/// Position in the ring of stages.
-struct StagePosition {
-  int stage = 0;
-  std::uint32_t phase = 0;
-  __device__ __forceinline__ void advance(int stages) {
-    if (++stage == stages) stage = 0, phase ^= 1;
-  }
-};
 
 struct GroupedUnit {
   ExpertItem item;
@@ -121,18 +114,6 @@ struct GatherRows {
   }
 };
 
-template <typename F>
-__device__ __forceinline__ void copy_block(std::uint32_t target, const std::uint8_t* block, int block_bytes,
-                                           std::uint64_t policy) {
-  constexpr int kCodeBytes = F::kBits * 256, kScaleBytesMax = F::kBits == 16 ? 0 : 512;
-  const int lane = threadIdx.x & 31;
-#pragma unroll
-  for (int run = 0; run < (kCodeBytes + kScaleBytesMax + 511) / 512; ++run) {
-    const int offset = run * 512 + lane * 16;
-    if ((run + 1) * 512 <= kCodeBytes || offset < block_bytes) copy16(target + offset, block + offset, policy);
-  }
-}
-
 /// A block's columns of the rows, to the two tiles of a stage; what lies beyond the last column is zero.
 __device__ __forceinline__ void copy_rows(const GroupedLaunch& launch, const GatherRows& rows, int block, std::uint32_t target) {
   const std::uint32_t tile_bytes = launch.item_rows * 128;
@@ -142,8 +123,8 @@ __device__ __forceinline__ void copy_rows(const GroupedLaunch& launch, const Gat
 #pragma unroll
     for (int i = 0; i < kRowsPerThreadMax; ++i) {
       if (i >= rows.count) break;
-      copy16(target + i * 2048, x + rows.offsets[i]);
-      copy16(target + i * 2048 + tile_bytes, x + rows.offsets[i] + 128);
+      copy_16(target + i * 2048, x + rows.offsets[i]);
+      copy_16(target + i * 2048 + tile_bytes, x + rows.offsets[i] + 128);
     }
     return;
   }
@@ -152,8 +133,8 @@ __device__ __forceinline__ void copy_rows(const GroupedLaunch& launch, const Gat
 #pragma unroll
   for (int i = 0; i < kRowsPerThreadMax; ++i) {
     if (i >= rows.count) break;
-    copy16_padded(target + i * 2048, bytes > 0 ? x + rows.offsets[i] : x, bytes);
-    copy16_padded(target + i * 2048 + tile_bytes, bytes_then > 0 ? x + rows.offsets[i] + 128 : x, bytes_then);
+    copy_16_padded(target + i * 2048, bytes > 0 ? x + rows.offsets[i] : x, bytes);
+    copy_16_padded(target + i * 2048 + tile_bytes, bytes_then > 0 ? x + rows.offsets[i] + 128 : x, bytes_then);
   }
 }
 
@@ -169,7 +150,7 @@ __device__ __forceinline__ void produce(const GroupedLaunch& launch, std::uint32
   UnitWalk walk(launch);
   GatherRows next;
   if (!walk.done()) next.read<down>(launch, walk.peek().item);
-  StagePosition at;
+  RingPosition at;
   bool first_round = true;  // of the ring: it is empty
   while (!walk.done()) {
     const GatherRows rows = next;
@@ -205,7 +186,7 @@ class StageReader {
   /// The next stage's address, once it is there.
   __device__ __forceinline__ std::uint32_t wait() {
     barrier_wait(full_ + 8 * at_.stage, at_.phase);
-    fence_for_wgmma();
+    publish_shared_writes();
     const std::uint32_t stage = shared_base_ + at_.stage * launch_.stage_bytes;
     held_ = at_.stage;
     at_.advance(launch_.stages);
@@ -219,21 +200,9 @@ class StageReader {
  private:
   const GroupedLaunch& launch_;
   std::uint32_t shared_base_, full_, empty_;
-  StagePosition at_;
+  RingPosition at_;
   int held_ = -1;
 };
-
-/// Values are computed above this line and used below it: what wgmma reads and writes is invisible to the compiler.
-template <int count>
-__device__ __forceinline__ void hold(float (&values)[count]) {
-#pragma unroll
-  for (int i = 0; i < count; ++i) asm volatile("" : "+f"(values[i])::"memory");
-}
-template <int count>
-__device__ __forceinline__ void hold(std::uint32_t (&values)[count]) {
-#pragma unroll
-  for (int i = 0; i < count; ++i) asm volatile("" : "+r"(values[i])::"memory");
-}
 
 using Sums = float[kTokensMax / 2];
 
@@ -257,7 +226,7 @@ __device__ __forceinline__ void multiply_half(Sums& sum, const std::uint32_t (&a
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    wgmma<tokens>(first_of<tokens / 2>(sum), a[step], tile_descriptor(rows + step * 32));
+    wgmma(first_of<tokens / 2>(sum), a[step], tile_descriptor(rows + step * 32), true);
   }
   wgmma_commit();
 }
@@ -388,7 +357,7 @@ __device__ __forceinline__ void write_outputs(const GroupedLaunch& launch, const
                                               const Sums& sums) {
   const int warpgroup = (threadIdx.x >> 7) - 1, thread = threadIdx.x & 127;
   const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-  named_sync(1 + warpgroup, 128);  // parked sums lay here
+  warpgroup_sync(1 + warpgroup);  // parked sums lay here
 #pragma unroll
   for (int n = 0; n < kTokensMax / 8; ++n) {
     if (8 * n >= unit.item.count) break;
@@ -397,7 +366,7 @@ __device__ __forceinline__ void write_outputs(const GroupedLaunch& launch, const
       staging[(8 * n + 2 * t + (i & 1)) * kOutputStride + (thread >> 5) * 16 + g + 8 * (i >> 1)] = sums[4 * n + i];
     }
   }
-  named_sync(1 + warpgroup, 128);
+  warpgroup_sync(1 + warpgroup);
   const int column = (unit.group * kGroupedTiles + warpgroup * 4) * kTileRows + thread % 16 * 4;
 #pragma unroll 4
   for (int token = thread / 16; token < unit.item.count && column < launch.part.rows; token += 8) {
@@ -405,7 +374,7 @@ __device__ __forceinline__ void write_outputs(const GroupedLaunch& launch, const
     *reinterpret_cast<float4*>(launch.outputs + slot * launch.part.rows + column) =
         *reinterpret_cast<const float4*>(staging + token * kOutputStride + thread % 16 * 4);
   }
-  named_sync(1 + warpgroup, 128);  // sums will be parked here again
+  warpgroup_sync(1 + warpgroup);  // sums will be parked here again
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL

@@ -1,5 +1,5 @@
 // The experts' part of a layer on weights as they lie in device memory, and the choice between the ways to run it. Below
-// the operation's entry (moe.cu), so that a benchmark can hand in weights that no loader packed.
+// the operation's entry (moe.cpp), so that a benchmark can hand in weights that no loader packed.
 #pragma once
 
 #include <span>

@@ -8,9 +8,9 @@
 
 #include "base/assert.h"
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear/dequantise.cuh"
-#include "ops/cuda/moe/expert_instructions.cuh"
 #include "ops/cuda/moe/routing.h"
 #include "ops/cuda/moe/segment_sum.cuh"
 
@@ -51,7 +51,7 @@ __device__ __forceinline__ void multiply_step(float (&sums)[kItemTiles][4], cons
 #pragma unroll
   for (int tile = 0; tile < kItemTiles; ++tile) {
     if (tile >= tiles) break;
-    multiply(sums[tile], a, load_pair(rows.rows[tile], first, columns, aligned),
+    mma(sums[tile], a, load_pair(rows.rows[tile], first, columns, aligned),
              load_pair(rows.rows[tile], first + 8, columns, aligned));
   }
 }
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kSegmentsMax * 32)
     }
     __syncthreads();
     for (int i = segment; i < tiles; i += part.segments) {
-      SegmentSum<4, 3> total;
+      CarriedSegmentSum<4> total;
       for (int s = 0; s < part.segments; ++s) {
         const float4 v = handed[s][i][lane];
         float sum[4] = {v.x, v.y, v.z, v.w};

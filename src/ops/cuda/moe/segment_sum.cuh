@@ -1,24 +1,20 @@
-// The order in which a layer's K-segments are added (one-arithmetic.md, rule 1), for kernels that meet them one by one in
-// ascending order: one after the other, or as a binary tree over eight, in which subtrees without segments don't exist.
+// The order in which a layer's K-segments are added (one-arithmetic.md, rule 1), as SegmentSum of linear/mma.cuh has it, in the
+// form that the experts' kernels were measured with: values are added up where they are, and a pair's sum is carried on at once.
+// The same bits by other machine code.
 #pragma once
-
-#include <cstdint>
-
-#include "ops/cuda/linear/packed_linear.h"
 
 namespace tensorfold::ops::cuda::experts {
 
-/// Adds up to 2^levels segments of `count` values each, as a tree or one after the other. levels 0: the latter only, any
-/// number.
-template <int count, int levels>
-struct SegmentSum {
+/// Adds up to eight segments of `count` values each, as a tree or one after the other.
+template <int count>
+struct CarriedSegmentSum {
   // Tree: level l holds the sum of 2^l segments while bit l of the number added is set. Otherwise level 0 holds the sum.
-  static constexpr int kParked = levels == 0 ? 1 : levels;
-  float parked[kParked][count];
+  static constexpr int kLevels = 3;
+  float parked[kLevels][count];
 
   /// `values` is segment `index`, counted from 0 without gaps; it is changed.
   __device__ __forceinline__ void add(int index, bool tree, float (&values)[count]) {
-    if (levels == 0 || !tree) {
+    if (!tree) {
       if (index > 0) merge<0>(values);
       park<0>(values);
     } else {
@@ -28,14 +24,14 @@ struct SegmentSum {
 
   /// The sum of the `segments` that were added.
   __device__ __forceinline__ void finish(int segments, bool tree, float (&result)[count]) const {
-    if (levels == 0 || !tree) {
+    if (!tree) {
       copy<0>(result);
-    } else if (segments == 1 << levels) {
-      copy<kParked - 1>(result);
+    } else if (segments == 1 << kLevels) {
+      copy<kLevels - 1>(result);
     } else {
       bool any = false;
 #pragma unroll
-      for (int level = 0; level < levels; ++level) {
+      for (int level = 0; level < kLevels; ++level) {
         if ((segments >> level & 1) == 0) continue;
 #pragma unroll
         for (int i = 0; i < count; ++i) result[i] = any ? parked[level][i] + result[i] : parked[level][i];
@@ -65,7 +61,7 @@ struct SegmentSum {
   __device__ __forceinline__ void carry(int index, float (&values)[count]) {
     const bool second = index >> level & 1;
     if (second) merge<level>(values);
-    if constexpr (level + 1 < levels) {
+    if constexpr (level + 1 < kLevels) {
       if (second) {
         carry<level + 1>(index, values);
         return;

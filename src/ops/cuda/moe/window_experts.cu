@@ -108,15 +108,12 @@ bool window_experts_fit(const CudaContext& context, const PackedPart& gate_up, c
   if (shared && !window_experts_route(routing)) return false;
   if (slots > kWindowSlotsMax || routing.top_k > kTopKMax || routing.experts > 65535) return false;
   if (gate_up.paired_halves == 0 || gate_up.columns % 8 != 0 || gate_up.bits > 8 || down.bits > 8) return false;
-  for (const bool split : {false, true}) {
-    if (split && same_format(gate_up, down)) continue;
-    if (!split && !same_format(gate_up, down)) continue;
-    for (const bool gate_up_phase : {true, false}) {
-      WindowLaunch launch;
-      launch.gate_up = !split || gate_up_phase;
-      launch.down = !split || !gate_up_phase;
-      if (plan_launch(context, gate_up, down, routing, shared, launch) > context.facts().shared_bytes_max) return false;
-    }
+  const bool together = same_format(gate_up, down);
+  for (const bool first : {true, false}) {
+    WindowLaunch launch;
+    launch.gate_up = together || first;
+    launch.down = together || !first;
+    if (plan_launch(context, gate_up, down, routing, shared, launch) > context.facts().shared_bytes_max) return false;
   }
   return true;
 }

@@ -2,7 +2,7 @@
 //
 // One CTA an SM, all of them resident. Phases:
 //   plan       every CTA routes the rows and makes the same plan for itself, or reads the one that routing.cu made. While a
-//              few warps route, the others multiply gate and up of the shared expert, which no routing decides: its weights
+//              few warps route, the others mma gate and up of the shared expert, which no routing decides: its weights
 //              are asked for before the launch waits for the one before it
 //   gate, up   the tiles of all items are dealt out in equal runs; a tile of 16 weight rows is 8 of gate and the 8 of up that
 //              belong to them, so that one thread holds both. warps_per_tile warps share a tile's segments and hand them over
@@ -22,9 +22,10 @@
 #include <cuda_bf16.h>
 
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear/dequantise.cuh"
-#include "ops/cuda/moe/expert_instructions.cuh"
+#include "ops/cuda/moe/block_copy.cuh"
 #include "ops/cuda/moe/routing.cuh"
 #include "ops/cuda/moe/segment_sum.cuh"
 #include "ops/cuda/moe/window_experts.h"
@@ -44,7 +45,7 @@ struct WindowLaunch {
   std::int32_t slots_per_row = 0;          // the row's choices, and the shared expert where it runs here
   std::int32_t shared_items = 0;           // items of the shared expert; shared_slots of the plan's places are theirs
   std::int32_t shared_slots = 0;
-  std::int32_t warps_per_tile = 4;         // in gate, up: 1, 2, 4, 8
+  std::int32_t warps_per_tile = 4;         // in gate, up: 4, 8
   std::int32_t unit_segments = 8;          // segments of down that a warp adds: a power of two, so a subtree
   std::int32_t block_bytes = 0;            // of a ring's stage
   std::uint16_t* inner = nullptr;          // [slots][down.k_blocks · 128]
@@ -174,19 +175,6 @@ __device__ __forceinline__ HeldBlock<F> read_block(std::uint32_t stage, const Pa
     held.scales[half] = load_scales<F>(SharedBlock{stage}, part, half, lane);
   }
   return held;
-}
-
-/// Asks for a block.
-template <typename F>
-__device__ __forceinline__ void copy_block(std::uint32_t stage, const std::uint8_t* block, int block_bytes,
-                                           std::uint64_t policy) {
-  constexpr int kCodeBytes = F::kBits * 256, kScaleBytesMax = 512;
-  const int lane = threadIdx.x & 31;
-#pragma unroll
-  for (int run = 0; run < (kCodeBytes + kScaleBytesMax + 511) / 512; ++run) {
-    const int offset = run * 512 + lane * 16;
-    if ((run + 1) * 512 <= kCodeBytes || offset < block_bytes) copy16(stage + offset, block + offset, policy);
-  }
 }
 
 /// A warp's ring of blocks, filled ahead in the cursor's order.
@@ -419,7 +407,7 @@ class ItemRows {
     for (int chunk = threadIdx.x / 32 / kWindowItemRows * 32 + (threadIdx.x & 31); chunk < e_.gate_up.k_blocks * 16;
          chunk += kWindowThreads / kWindowItemRows) {
       const int bytes = min(max(columns - chunk * 8, 0), 8) * 2;
-      copy16_padded(target + (chunk >> 3) * 1024 + (((chunk & 7) ^ (place & 7)) << 4), bytes > 0 ? source + chunk * 8 : source,
+      copy_16_padded(target + (chunk >> 3) * 1024 + (((chunk & 7) ^ (place & 7)) << 4), bytes > 0 ? source + chunk * 8 : source,
                     bytes);
     }
   }
@@ -441,13 +429,13 @@ __device__ __forceinline__ void multiply_block(float (&sum)[4], const HeldBlock<
   for (int half = 0; half < 2; ++half) {
     std::uint32_t a[4];
     fragment<F, 0>(block.codes[half], block.scales[half], a);
-    multiply(sum, a, b[2 * half][0], b[2 * half][1]);
+    mma(sum, a, b[2 * half][0], b[2 * half][1]);
     fragment<F, 1>(block.codes[half], block.scales[half], a);
-    multiply(sum, a, b[2 * half][2], b[2 * half][3]);
+    mma(sum, a, b[2 * half][2], b[2 * half][3]);
     fragment<F, 2>(block.codes[half], block.scales[half], a);
-    multiply(sum, a, b[2 * half + 1][0], b[2 * half + 1][1]);
+    mma(sum, a, b[2 * half + 1][0], b[2 * half + 1][1]);
     fragment<F, 3>(block.codes[half], block.scales[half], a);
-    multiply(sum, a, b[2 * half + 1][2], b[2 * half + 1][3]);
+    mma(sum, a, b[2 * half + 1][2], b[2 * half + 1][3]);
   }
 }
 
@@ -480,7 +468,7 @@ __device__ __forceinline__ void write_inner(const WindowExperts& e, const Window
 }
 
 /// The sum of a tile's segments that its warps handed over, [segment][lane].
-__device__ __forceinline__ void add_handed(const PackedPart& part, const float4* handed, SegmentSum<4, 3>& total) {
+__device__ __forceinline__ void add_handed(const PackedPart& part, const float4* handed, CarriedSegmentSum<4>& total) {
   float4 sums[kSegmentsMax];
 #pragma unroll
   for (int segment = 0; segment < kSegmentsMax; ++segment) sums[segment] = handed[segment * 32];
@@ -534,7 +522,7 @@ class SharedGateUp {
       place[warp * 32] = make_float4(sum[0], sum[1], sum[2], sum[3]);
       named_sync(1, kSharedWarps * 32);
       if (turn % kSharedWarps != warp) continue;
-      SegmentSum<4, 3> total;
+      CarriedSegmentSum<4> total;
       add_handed(e_.gate_up, place, total);
       float result[4];
       total.finish(e_.gate_up.segments, e_.gate_up.segment_tree != 0, result);
@@ -588,7 +576,7 @@ __device__ __forceinline__ void run_gate_up(const WindowExperts& e, const Window
     }
 #pragma unroll 1
     for (int tile = run.first_tile(item) + slot; tile < run.end_tile(item); tile += tile_slots, ++turns) {
-      SegmentSum<4, 3> total;
+      CarriedSegmentSum<4> total;
       const int handed_at = ((slot * 2 + (turns & 1)) * kSegmentsMax) * 32;
 #pragma unroll 1
       for (int segment = first_segment; segment < end_segment; ++segment) {
@@ -644,7 +632,7 @@ struct InnerBlock {
   uint4 words[4];
   __device__ __forceinline__ void load(const std::uint16_t* lane_columns) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = load16_written(lane_columns + 8 * i);
+    for (int i = 0; i < 4; ++i) words[i] = load_16_written(lane_columns + 8 * i);
   }
 };
 
@@ -654,13 +642,13 @@ __device__ __forceinline__ void multiply_block(float (&sum)[4], const HeldBlock<
   for (int half = 0; half < 2; ++half) {
     std::uint32_t a[4];
     fragment<F, 0>(block.codes[half], block.scales[half], a);
-    multiply(sum, a, inner.words[2 * half].x, inner.words[2 * half].y);
+    mma(sum, a, inner.words[2 * half].x, inner.words[2 * half].y);
     fragment<F, 1>(block.codes[half], block.scales[half], a);
-    multiply(sum, a, inner.words[2 * half].z, inner.words[2 * half].w);
+    mma(sum, a, inner.words[2 * half].z, inner.words[2 * half].w);
     fragment<F, 2>(block.codes[half], block.scales[half], a);
-    multiply(sum, a, inner.words[2 * half + 1].x, inner.words[2 * half + 1].y);
+    mma(sum, a, inner.words[2 * half + 1].x, inner.words[2 * half + 1].y);
     fragment<F, 3>(block.codes[half], block.scales[half], a);
-    multiply(sum, a, inner.words[2 * half + 1].z, inner.words[2 * half + 1].w);
+    mma(sum, a, inner.words[2 * half + 1].z, inner.words[2 * half + 1].w);
   }
 }
 
@@ -706,7 +694,7 @@ __device__ __forceinline__ void run_down_tile(const WindowExperts& e, const Wind
     const int first_block = units.first_block(unit);
     const int blocks = min(launch.unit_segments * part.segment_blocks, part.k_blocks - first_block);
     const std::uint16_t* columns = units.columns(unit);
-    SegmentSum<4, 3> total;
+    CarriedSegmentSum<4> total;
     int segment = 0, left = part.segment_blocks;  // of this unit; blocks of the segment
     float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 1
@@ -760,7 +748,7 @@ __device__ __forceinline__ float slot_output(int units, int slots, int slot, int
   float parts[kSegmentsMax];
 #pragma unroll
   for (int unit = 0; unit < kSegmentsMax; ++unit) parts[unit] = unit < units ? place[unit * slots * kTileRows] : 0.0f;
-  SegmentSum<1, 3> sum;
+  CarriedSegmentSum<1> sum;
 #pragma unroll
   for (int unit = 0; unit < kSegmentsMax; ++unit) {
     if (unit >= units) break;
