@@ -307,9 +307,9 @@ DepthRule::Ask Drafter::affordable(Stream& stream, std::size_t source, DepthRule
     const double gap_seconds = StreamDrafts::kRowsAfterGap * known_[source].listen_seconds;
     double price = cost.fixed_seconds + cost.seconds_per_level + round.rows_seconds(1);
     if (!own.listens) price += gap_seconds;
-    const double left = affordable_seconds(stream, source);
-    if (left < price) {
-      if (own.listens && left < gap_seconds) own.rows_since_gap = 0, own.listens = false;
+    if (affordable_seconds(stream, source) < price) {
+      own.listens = false;
+      own.rows_since_gap = 0;
       return {};
     }
     ask.depth = 1;
