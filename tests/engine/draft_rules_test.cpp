@@ -129,13 +129,13 @@ TEST(DepthRule, AStreamBeginsWithWhatEarlierOnesMet) {
 TEST(DraftAccount, WhatDoesntPayIsTriedForItsShareOfTheTime) {
   constexpr double kPass = 0.001, kPrice = 0.0006;
   DraftAccount account;
-  account.earn(0.0);  // no pass was measured yet
+  account.earn(0.0, 0.0);  // no pass was measured yet
   EXPECT_GT(account.balance(), 1.0);
   int tries = 0;
   const auto rounds = [&](int count, bool lands) {
-    int before = tries;
+    const int before = tries;
     for (int i = 0; i < count; ++i) {
-      account.earn(kPass);
+      account.earn(kPass, kPass);
       if (account.balance() < kPrice) continue;
       account.charge(lands ? kPrice - kPass : kPrice);
       ++tries;

@@ -17,18 +17,19 @@ class DraftAccount {
 
   DraftAccount() = default;  // full
 
-  /// A pass that took `seconds` for the stream, or for all that share the account.
-  void earn(double seconds) {
+  /// A plain pass takes `pass_seconds`, of which `seconds` are the stream's, or those of all that share the account.
+  void earn(double seconds, double pass_seconds) {
     if (seconds <= 0.0) return;  // not measured yet
-    pass_seconds_ = seconds;
+    pass_seconds_ = pass_seconds;
     add(kShare * seconds);
   }
   /// Seconds that drafting took beyond what it saved; negative: it saved more.
   void charge(double seconds) { add(-seconds); }
   double balance() const { return balance_; }
+  double most_seconds() const { return kMost * pass_seconds_; }
 
  private:
-  void add(double seconds) { balance_ = std::clamp(balance_ + seconds, -kDebt * pass_seconds_, kMost * pass_seconds_); }
+  void add(double seconds) { balance_ = std::clamp(balance_ + seconds, -kDebt * pass_seconds_, most_seconds()); }
 
   double balance_ = std::numeric_limits<double>::infinity();
   double pass_seconds_ = std::numeric_limits<double>::infinity();  // unknown until a pass was measured

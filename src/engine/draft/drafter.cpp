@@ -16,12 +16,13 @@ namespace tensorfold {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr double kCostWeight = 0.2;
+constexpr double kCostWeight = 0.2, kCheaperWeight = 0.5;
 constexpr double kSlowMoment = 4.0;  // times the mean: what is measured beyond that was another program's time
 constexpr double kAnyRate = std::numeric_limits<double>::infinity();  // of an ask that needn't pay
 
 void update(double& mean, double seconds) {
-  mean = mean == 0.0 ? seconds : mean + kCostWeight * (std::min(seconds, kSlowMoment * mean) - mean);
+  const double weight = seconds < mean ? kCheaperWeight : kCostWeight;
+  mean = mean == 0.0 ? seconds : mean + weight * (std::min(seconds, kSlowMoment * mean) - mean);
 }
 
 double seconds_since(Clock::time_point start) {
@@ -69,8 +70,9 @@ struct Drafter::Round {
   std::int32_t lanes;
   const CostModel& costs;
 
-  /// What a pass without drafts takes, of which each lane bears a part.
-  double plain_seconds() const { return costs.predict(std::max(lanes, 1)) / std::max(lanes, 1); }
+  /// What a pass without drafts takes, and the part of it that each lane bears.
+  double pass_seconds() const { return costs.predict(std::max(lanes, 1)); }
+  double plain_seconds() const { return pass_seconds() / std::max(lanes, 1); }
   /// What `rows` more rows of each lane add to that.
   double rows_seconds(std::int32_t rows) const {
     return costs.predict(std::max(lanes, 1) * (1 + rows)) / std::max(lanes, 1) - plain_seconds();
@@ -83,6 +85,7 @@ Drafter::Drafter(std::vector<std::shared_ptr<DraftSource>> sources, const Drafte
       known_(sources_.size()),
       limits_(limits),
       at_random_(schedule_seed != 0),
+      sleeps_at_random_(schedule_seed % 8 == 7),
       random_(schedule_seed) {
   for (std::size_t source = 0; source < sources_.size(); ++source) {
     TF_ASSERT(sources_[source] != nullptr);
@@ -172,10 +175,10 @@ void Drafter::begin_round(const Round& round) {
       own.has_rows = own.listens;
       if (own.has_rows) own.rows_since_gap += static_cast<std::int32_t>(fed.rows.size());
       if (own.state == nullptr || fed.stream->prompt_rows_left() > 0) continue;
-      own.account.earn(plain);
+      own.account.earn(plain, round.pass_seconds());
       ++streams;
     }
-    if (streams > 0) known_[source].account.earn(streams * plain);
+    if (streams > 0) known_[source].account.earn(streams * plain, round.pass_seconds());
   }
 }
 
@@ -286,7 +289,7 @@ DepthRule::Ask Drafter::depth_to_ask(Stream& stream, std::size_t source, const R
 
 DepthRule::Ask Drafter::ask_at_random(Stream& stream, std::size_t source, std::int32_t most) {
   StreamDrafts::Source& own = stream.drafts.sources[source];
-  if (sources_[source]->facts().runs_model) own.listens = random_() % (own.listens ? 64 : 4) != 0;
+  if (sleeps_at_random_ && sources_[source]->facts().runs_model) own.listens = random_() % (own.listens ? 16 : 4) != 0;
   const std::uint64_t kind = random_() % 5;  // none, all, or any
   if (kind == 0 || !own.has_rows || !own.listens) return {};
   return {kind <= 2 ? most : 1 + static_cast<std::int32_t>(random_() % static_cast<unsigned>(most)), kAnyRate};
@@ -307,6 +310,7 @@ DepthRule::Ask Drafter::affordable(Stream& stream, std::size_t source, DepthRule
     const double gap_seconds = StreamDrafts::kRowsAfterGap * known_[source].listen_seconds;
     double price = cost.fixed_seconds + cost.seconds_per_level + round.rows_seconds(1);
     if (!own.listens) price += gap_seconds;
+    price = std::min(price, own.account.most_seconds());  // measured in a slow moment it mustn't be out of reach for ever
     if (affordable_seconds(stream, source) < price) {
       own.listens = false;
       own.rows_since_gap = 0;

@@ -1,5 +1,6 @@
 // Drives the draft sources of an engine: opens and closes their states with the streams, hands them the rows of each
-// pass, asks them for drafts as deep as pays, and makes each decoding stream's next window. Everything that can go
+// pass, asks them for drafts as deep as pays, and makes each decoding stream's next window. A source that runs a model
+// and doesn't pay sleeps for that stream, and is woken where a try can be paid from its account. Everything that can go
 // wrong in a source ends here: it is silenced for the streams it failed, and they go on without it.
 #pragma once
 
@@ -32,7 +33,7 @@ struct FedRows {
 
 class Drafter {
  public:
-  /// `schedule_seed` != 0: depths and sources at random (the fold test).
+  /// `schedule_seed` != 0: depths and sources at random (the fold test), and with some seeds they sleep at random.
   Drafter(std::vector<std::shared_ptr<DraftSource>> sources, const DrafterLimits& limits, std::uint64_t schedule_seed);
 
   /// At admission, and after the stream's last event.
@@ -82,6 +83,7 @@ class Drafter {
   std::vector<Known> known_;  // parallel to sources_
   DrafterLimits limits_;
   bool at_random_;
+  bool sleeps_at_random_;
   std::mt19937_64 random_;
 };
 
