@@ -21,10 +21,13 @@
 #include <string>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/bf16.h"
 #include "ops/cuda/cuda_error.h"
 #include "ops/cuda/cuda_operations.h"
 #include "ops/cuda/linear/cuda_linear.h"
+#include "ops/cuda/linear/gated_linear.h"
+#include "ops/cuda/linear/linear_call.h"
 #include "ops/cuda/moe/moe.h"
 #include "ops/cuda/moe/routing.h"
 #include "ops/linear/sample_weights.h"
@@ -182,6 +185,22 @@ Rows slice(const Shape& shape, const Rows& rows, std::int64_t first, std::int64_
           slice(rows.shared_gate, first, count, 3),         count};
 }
 
+/// A shared expert's output by the operations for single layers.
+void run_shared_before(BenchContext& context, const Linear& gate_up, const Linear& down, const Activation* x, std::int64_t rows,
+                       ActivationKind kind, Activation* inner, float* output) {
+  if (!gated_linear(context, gate_up, x, rows, kind, inner)) {
+    std::printf("a shared expert that isn't stored in pairs\n");
+    std::exit(1);
+  }
+  LinearParams down_call;
+  down_call.weight = &down;
+  down_call.x = inner;
+  down_call.rows = rows;
+  down_call.y = output;
+  down_call.y_stride = down.rows();
+  linear(context, down_call);
+}
+
 class Layer {
  public:
   Layer(BenchContext& context, const Shape& shape) : shape_(shape), context_(context) {
@@ -191,6 +210,11 @@ class Layer {
     down_ = make_weights(shape.down, shape.experts, shape.hidden, shape.width, random);
     packed_gate_up_ = load_linear(context, gate_up_source());
     packed_down_ = load_linear(context, down_source());
+    shared_gate_ = make_weights(shape.gate, 1, shape.width, shape.hidden, random);
+    shared_up_ = make_weights(shape.up, 1, shape.width, shape.hidden, random);
+    shared_down_ = make_weights(shape.down, 1, shape.hidden, shape.width, random);
+    packed_shared_gate_up_ = load_linear(context, gate_up_source(shared_gate_, shared_up_));
+    packed_shared_down_ = load_linear(context, down_source(shared_down_));
     check(cudaStreamSynchronize(context.stream()), "loading");
   }
 
@@ -201,6 +225,7 @@ class Layer {
   MoeParams params() const {
     MoeParams params;
     params.experts = shape_.experts;
+    params.router_stride = shape_.experts;
     params.top_k = shape_.top_k;
     params.normalise_top_k = shape_.normalise;
     params.kind = shape_.kind;
@@ -239,6 +264,37 @@ class Layer {
     return residual.get();
   }
 
+  const Linear& shared_gate_up() const { return *packed_shared_gate_up_; }
+  const Linear& shared_down() const { return *packed_shared_down_; }
+
+  /// With the shared expert of this layer, whose output is computed before, or by the operation from its layers; empty where
+  /// the operation can't.
+  std::vector<float> run_shared(const Rows& rows, bool as_layers) const {
+    std::vector<Bf16> rounded(rows.x.size());
+    std::transform(rows.x.begin(), rows.x.end(), rounded.begin(), [](float value) { return to_bf16(value); });
+    const DeviceArray<Bf16> x(rounded), inner(static_cast<std::size_t>(rows.count * shape_.width));
+    const DeviceArray<float> logits(rows.logits), residual(rows.residual), output(rows.residual.size()), gate(rows.shared_gate);
+    MoeParams p = params();
+    p.x = reinterpret_cast<const Activation*>(x.data());
+    p.router_logits = logits.data();
+    p.rows = rows.count;
+    p.residual = residual.data();
+    p.shared_gate = gate.data();
+    p.shared_gate_up = packed_shared_gate_up_.get();
+    p.shared_down = packed_shared_down_.get();
+    context_.poison(0xff);
+    if (as_layers && !moe_runs_shared(context_, p)) return {};
+    if (!as_layers) {
+      auto* activations = reinterpret_cast<Activation*>(inner.data());
+      run_shared_before(context_, *packed_shared_gate_up_, *packed_shared_down_, p.x, rows.count, shape_.kind, activations,
+                        output.data());
+      p.shared_output = output.data();
+    }
+    moe(context_, p);
+    check(cudaStreamSynchronize(context_.stream()), "running with a shared expert");
+    return residual.get();
+  }
+
   std::vector<float> run_reference(const Rows& rows, std::vector<std::int32_t>& chosen) const {
     const auto reference = make_reference_backend(Rounding::kBackend, 2);
     const auto gate_up = reference->load_linear(gate_up_source());
@@ -260,25 +316,27 @@ class Layer {
   }
 
  private:
-  LinearSource gate_up_source() const {
+  LinearSource gate_up_source() const { return gate_up_source(gate_, up_); }
+  LinearSource down_source() const { return down_source(down_); }
+  static LinearSource gate_up_source(const SampleMatrix& gate, const SampleMatrix& up) {
     LinearSource source;
     source.name = "gate_up";
-    source.parts = {gate_.view, up_.view};
+    source.parts = {gate.view, up.view};
     source.paired_halves = true;
     return source;
   }
-  LinearSource down_source() const {
+  LinearSource down_source(const SampleMatrix& down) const {
     LinearSource source;
     source.name = "down";
-    source.parts = {down_.view};
+    source.parts = {down.view};
     source.segment_tree = shape_.tree;
     return source;
   }
 
   Shape shape_;
   BenchContext& context_;
-  SampleMatrix gate_, up_, down_;
-  std::unique_ptr<Linear> packed_gate_up_, packed_down_;
+  SampleMatrix gate_, up_, down_, shared_gate_, shared_up_, shared_down_;
+  std::unique_ptr<Linear> packed_gate_up_, packed_down_, packed_shared_gate_up_, packed_shared_down_;
 };
 
 // --- checks ----------------------------------------------------------------------------------------------------------
@@ -358,6 +416,21 @@ std::int64_t check_bits(const Layer& layer, const Rows& rows, const std::vector<
     }
   }
   return calls;
+}
+
+/// The shared expert among the others against its output by single layers; how many row counts the operation took.
+int check_shared(const Layer& layer, const Rows& rows) {
+  int taken = 0;
+  for (const std::int64_t count : {1, 2, 3, 7, 8, 9, 13, 16}) {
+    const std::int64_t first = std::min<std::int64_t>(count, rows.count - count);
+    const Rows part = slice(layer.shape(), rows, first, count);
+    const std::vector<float> actual = layer.run_shared(part, true);
+    if (actual.empty()) continue;
+    ++taken;
+    expect_bits(layer.shape().name + " with its shared expert, rows " + std::to_string(count), actual,
+                layer.run_shared(part, false), 0, layer.shape().hidden);
+  }
+  return taken;
 }
 
 /// Rows that went wrong, and padding, keep it to themselves.
@@ -450,7 +523,10 @@ int run_checks(bool quick, const std::string& only) {
               : std::vector<std::int64_t>{1, 2, 3, 5, 8, 16, 17, 37, 64, 100, 128, 300, 777, 2048};
     const std::int64_t calls = check_bits(layer, rows, counts);
     check_neighbours(context, layer, rows);
-    std::printf("  bits: %lld calls, %d failures so far\n", static_cast<long long>(calls), failures);
+    const int shared = cuda_linear(&layer.shared_gate_up()).parts().front().paired_halves ? check_shared(layer, rows) : 0;
+    if (shared == 0 && large) ++failures;
+    std::printf("  bits: %lld calls, %d with the shared expert, %d failures so far\n", static_cast<long long>(calls), shared,
+                failures);
     std::fflush(stdout);
   }
   std::printf(failures == 0 ? "all right\n" : "%d FAILURES\n", failures);
@@ -472,12 +548,18 @@ class Model {
         sample_(context, shape_),
         row_capacity_(row_capacity),
         x_(static_cast<std::size_t>(row_capacity) * 2048),
+        inner_(static_cast<std::size_t>(row_capacity) * 512),
         residual_(static_cast<std::size_t>(row_capacity) * 2048),
         shared_(static_cast<std::size_t>(row_capacity) * 2048),
         gate_(static_cast<std::size_t>(row_capacity)),
         logits_(static_cast<std::size_t>(kLayers) * static_cast<std::size_t>(row_capacity) * kExperts) {
     shape_.experts = kExperts;
-    for (const auto* part : {&sample_.weights().gate_up.front(), &sample_.weights().down.front()}) copy_experts(*part);
+    for (const auto* part : {&sample_.weights().gate_up.front(), &sample_.weights().down.front()}) {
+      copy_experts(*part, kPackedExperts, static_cast<std::size_t>(kLayers) * kExperts / kPackedExperts);
+    }
+    for (const auto* linear : {&sample_.shared_gate_up(), &sample_.shared_down()}) {
+      copy_experts(cuda_linear(linear).parts().front(), 1, kLayers);
+    }
     const Rows rows = make_rows({"", 2048, 512, 1, 1, {}, {}, {}}, row_capacity, 5);
     std::vector<Bf16> rounded(rows.x.size());
     std::transform(rows.x.begin(), rows.x.end(), rounded.begin(), [](float value) { return to_bf16(value); });
@@ -496,6 +578,7 @@ class Model {
   MoeParams params(int layer, std::int64_t rows) const {
     MoeParams p = sample_.params();
     p.experts = kExperts;
+    p.router_stride = kExperts;
     p.x = reinterpret_cast<const Activation*>(x_.data());
     p.router_logits = logits_.data() + static_cast<std::size_t>(layer) * static_cast<std::size_t>(row_capacity_) * kExperts;
     p.rows = rows;
@@ -511,6 +594,30 @@ class Model {
       result[i].blocks = memory_[i] + static_cast<std::int64_t>(layer) * kExperts * result[i].expert_bytes;
     }
     return result;
+  }
+  /// Few rows with their shared expert: of two launches before, or within.
+  void run_shared(int layer, std::int64_t rows, bool within) {
+    const auto both = parts(layer);
+    std::array<PackedPart, 2> shared = {cuda_linear(&sample_.shared_gate_up()).parts().front(),
+                                        cuda_linear(&sample_.shared_down()).parts().front()};
+    for (std::size_t i = 0; i < 2; ++i) shared[i].blocks = memory_[2 + i] + layer * shared[i].expert_bytes;
+    ExpertWeights weights{{&both[0], 1}, {&both[1], 1}, shape_.hidden, shape_.width};
+    MoeParams p = params(layer, rows);
+    if (within) {
+      p.shared_output = nullptr;
+      weights.shared_gate_up = &shared[0];
+      weights.shared_down = &shared[1];
+    } else {
+      LinearCall gate_up, down;
+      gate_up.x = x_.data();
+      gate_up.gated = inner_.data();
+      down.x = inner_.data();
+      down.y = shared_.data();
+      down.y_stride = shape_.hidden;
+      gate_up.rows = down.rows = static_cast<std::int32_t>(rows);
+      TF_ASSERT(decode_linear(context_, shared[0], gate_up) && decode_linear(context_, shared[1], down));
+    }
+    experts::run_experts(context_, weights, p, Path::kWindow);
   }
   void run(int layer, std::int64_t rows, Path path) {
     const auto both = parts(layer);
@@ -552,9 +659,9 @@ class Model {
  private:
   static constexpr std::int32_t kExperts = 256;
 
-  void copy_experts(const PackedPart& part) {
-    const auto bytes = static_cast<std::size_t>(part.expert_bytes) * kPackedExperts;
-    const std::size_t copies = static_cast<std::size_t>(kLayers) * kExperts / kPackedExperts;
+  /// `copies` of so many experts, one after the other.
+  void copy_experts(const PackedPart& part, std::size_t experts, std::size_t copies) {
+    const auto bytes = static_cast<std::size_t>(part.expert_bytes) * experts;
     std::uint8_t* memory = nullptr;
     check(cudaMalloc(reinterpret_cast<void**>(&memory), bytes * copies), "allocating a model");
     for (std::size_t i = 0; i < copies; ++i) {
@@ -568,7 +675,7 @@ class Model {
   Shape shape_;
   Layer sample_;
   std::int32_t row_capacity_;
-  DeviceArray<Bf16> x_;
+  DeviceArray<Bf16> x_, inner_;
   DeviceArray<float> residual_, shared_, gate_, logits_;
   std::vector<float> host_logits_;
   std::vector<std::uint8_t*> memory_;
@@ -617,6 +724,11 @@ void run_times(std::vector<std::int64_t> row_counts) {
       const double time = time_chain(context, [&](int layer) { model.run(layer, rows, path); });
       std::printf("  %s%s %.1f us (%.0f %%, %.2f TB/s, %.0f TFLOP/s)", path_name(path), path == model.chosen_path(rows) ? "*" : "",
                   time, 100.0 * floor / time, bytes / time / 1e6, operations / time / 1e6);
+    }
+    if (rows <= kDecodeRowsMax) {
+      const double before = time_chain(context, [&](int layer) { model.run_shared(layer, rows, false); });
+      const double within = time_chain(context, [&](int layer) { model.run_shared(layer, rows, true); });
+      std::printf("  window with a shared expert: launched before %.1f us, within %.1f us", before, within);
     }
     std::printf("\n");
     std::fflush(stdout);

@@ -186,6 +186,7 @@ void LayerRunner::run_moe(const MoeFeedForward& feed_forward, const MoeWeights& 
   ops::MoeParams params;
   params.x = activations(normed_);
   params.router_logits = floats(router_);
+  params.router_stride = weights.router->rows();
   params.rows = rows;
   params.experts = feed_forward.experts;
   params.top_k = feed_forward.top_k;
@@ -195,14 +196,15 @@ void LayerRunner::run_moe(const MoeFeedForward& feed_forward, const MoeWeights& 
   params.down = weights.down.get();
   params.residual = floats(residual_);
   if (feed_forward.shared) {
-    const auto& shared = *feed_forward.shared;
-    run_gate_up(*weights.shared_gate_up, rows, shared.width, feed_forward.activation);
-    run_linear(*weights.shared_down, activations(mixed_), rows, floats(output_), false);
-    // The shared expert's gate lies behind the router's logits of all rows.
-    float* gate = floats(router_) + rows * feed_forward.experts;
-    run_linear(*weights.shared_gate, activations(normed_), rows, gate, false);
-    params.shared_output = floats(output_);
-    params.shared_gate = gate;
+    params.shared_gate = floats(router_) + feed_forward.experts;
+    params.shared_gate_stride = params.router_stride;
+    params.shared_gate_up = weights.shared_gate_up.get();
+    params.shared_down = weights.shared_down.get();
+    if (!backend_.moe_runs_shared(params)) {
+      run_gate_up(*weights.shared_gate_up, rows, feed_forward.shared->width, feed_forward.activation);
+      run_linear(*weights.shared_down, activations(mixed_), rows, floats(output_), false);
+      params.shared_output = floats(output_);
+    }
   }
   std::vector<std::int32_t> chosen;
   if (on_experts) {

@@ -67,13 +67,17 @@ GatedDeltaWeights WeightLoader::gated_delta(const GatedDeltaMixer& mixer) {
 
 MoeWeights WeightLoader::moe(const MoeFeedForward& feed_forward) {
   MoeWeights result;
-  result.router = linear(feed_forward.router);
+  LinearDescription router = feed_forward.router;
+  if (feed_forward.shared) {
+    const auto& gate = feed_forward.shared->gate.parts;
+    router.parts.insert(router.parts.end(), gate.begin(), gate.end());
+  }
+  result.router = linear(router);
   result.gate_up = linear(feed_forward.gate_up, LinearUse::kGateUp);
   result.down = linear(feed_forward.down, LinearUse::kSplitColumns);
   if (feed_forward.shared) {
     result.shared_gate_up = linear(feed_forward.shared->gate_up, LinearUse::kGateUp);
     result.shared_down = linear(feed_forward.shared->down, LinearUse::kSplitColumns);
-    result.shared_gate = linear(feed_forward.shared->gate);
   }
   return result;
 }

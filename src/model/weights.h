@@ -33,8 +33,9 @@ struct DenseWeights {
 };
 
 struct MoeWeights {
-  std::unique_ptr<ops::Linear> router, gate_up, down;
-  std::unique_ptr<ops::Linear> shared_gate_up, shared_down, shared_gate;  // null without a shared expert
+  std::unique_ptr<ops::Linear> router;  // with a shared expert: its gate is one more row, the last
+  std::unique_ptr<ops::Linear> gate_up, down;
+  std::unique_ptr<ops::Linear> shared_gate_up, shared_down;  // null without a shared expert
 };
 
 struct LayerWeights {

@@ -135,6 +135,8 @@ class Backend {
 
   // --- moe.h
   virtual void moe(const MoeParams& params) = 0;
+  /// Whether moe() computes these rows' shared expert itself, from shared_gate_up and shared_down, when shared_output is null.
+  virtual bool moe_runs_shared(const MoeParams&) { return false; }
 
   // --- draw.h
   virtual bool can_draw(const SamplingRule&) const { return false; }

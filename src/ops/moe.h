@@ -18,7 +18,8 @@ namespace tensorfold::ops {
 
 struct MoeParams {
   const Activation* x = nullptr;           // [rows, hidden]
-  const float* router_logits = nullptr;    // [rows, experts]
+  const float* router_logits = nullptr;    // [rows, experts], row stride router_stride
+  std::int64_t router_stride = 0;          // >= experts
   std::int64_t rows = 0;
   std::int32_t experts = 0;
   std::int32_t top_k = 0;
@@ -27,6 +28,10 @@ struct MoeParams {
   const Linear* gate_up = nullptr;         // stack of experts: rows = 2·width (gate first), columns = hidden
   const Linear* down = nullptr;            // stack: rows = hidden, columns = width
   const float* shared_output = nullptr;    // [rows, hidden] or null
+  /// The shared expert as layers, like gate_up and down of one expert: for backends that compute its output themselves
+  /// (Backend::moe_runs_shared), with the bits of gated_linear() and linear(). Not looked at when shared_output is given.
+  const Linear* shared_gate_up = nullptr;
+  const Linear* shared_down = nullptr;
   const float* shared_gate = nullptr;      // [rows] gate logits, stride shared_gate_stride
   std::int64_t shared_gate_stride = 1;
   float* residual = nullptr;               // [rows, hidden], accumulated into

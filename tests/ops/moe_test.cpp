@@ -29,6 +29,7 @@ WeightView dense(const std::vector<float>& values, std::int64_t experts, std::in
 struct Result {
   std::vector<float> residual;
   std::vector<std::int32_t> chosen;
+  bool ran_shared = false;  // the shared expert, from its layers
   std::vector<float> row(std::size_t index) const {
     const auto begin = residual.begin() + static_cast<std::int64_t>(index) * kHidden;
     return {begin, begin + kHidden};
@@ -40,8 +41,12 @@ struct SampleExperts {
   cpu::SampleMatrix gate, up, down;
 };
 
+/// How the shared expert is handed over where it is given as layers.
+enum class SharedExpert { kAsOutput, kAsLayers };
+
 struct Layer {
   const SampleExperts* quantised = nullptr;
+  const SampleExperts* shared_expert = nullptr;  // one expert, instead of shared_output
   std::int32_t top_k = 3;
   bool normalise = true;
   bool shared = true;
@@ -56,7 +61,7 @@ struct Layer {
   std::vector<float> shared_gate = random_floats(kRows * 3, 8);
 
   /// The given rows, in that order, as one batch.
-  Result run(Backend& backend, const std::vector<int>& rows) const {
+  Result run(Backend& backend, const std::vector<int>& rows, SharedExpert handed = SharedExpert::kAsOutput) const {
     const auto view = [&](const cpu::SampleMatrix SampleExperts::* sample, const std::vector<float>& values, std::int64_t rows,
                           std::int64_t columns) {
       return quantised != nullptr ? (quantised->*sample).view : dense(values, kExperts, rows, columns);
@@ -90,6 +95,7 @@ struct Layer {
     MoeParams params;
     params.x = activations(input);
     params.router_logits = picked_logits.data();
+    params.router_stride = kExperts;
     params.rows = static_cast<std::int64_t>(rows.size());
     params.experts = kExperts;
     params.top_k = top_k;
@@ -102,14 +108,56 @@ struct Layer {
     params.shared_gate_stride = 3;
     params.residual = result.residual.data();
     params.chosen_experts = result.chosen.data();
+    if (shared_expert == nullptr) {
+      backend.moe(params);
+      return result;
+    }
+    LinearSource shared_source{"gate_up", {shared_expert->gate.view, shared_expert->up.view}, {}, {}, false};
+    shared_source.paired_halves = true;
+    const auto shared_gate_up = backend.load_linear(shared_source);
+    const auto shared_down = backend.load_linear({"down", {shared_expert->down.view}, {}, {}, false});
+    params.shared_output = nullptr;
+    params.shared_gate_up = shared_gate_up.get();
+    params.shared_down = shared_down.get();
+    std::vector<float> output;
+    if (handed == SharedExpert::kAsLayers) {
+      result.ran_shared = backend.moe_runs_shared(params);
+    }
+    if (!result.ran_shared) {
+      output = run_shared(backend, params);
+      params.shared_output = output.data();
+    }
     backend.moe(params);
     return result;
+  }
+
+ private:
+  /// The shared expert's output by the operations for single layers.
+  static std::vector<float> run_shared(Backend& backend, const MoeParams& params) {
+    const auto rows = static_cast<std::size_t>(params.rows);
+    const auto width = static_cast<std::size_t>(params.shared_down->columns());
+    std::vector<float> gate_up(rows * 2 * width), output(rows * kHidden);
+    std::vector<std::byte> inner(rows * width * static_cast<std::size_t>(backend.info().activation_bytes));
+    const auto linear = [&](const Linear* weight, const Activation* x, std::vector<float>& y) {
+      LinearParams call;
+      call.weight = weight;
+      call.x = x;
+      call.rows = params.rows;
+      call.y = y.data();
+      call.y_stride = weight->rows();
+      backend.linear(call);
+    };
+    linear(params.shared_gate_up, params.x, gate_up);
+    backend.gated_activation({gate_up.data(), params.rows, params.shared_down->columns(), params.kind, activations(inner)});
+    linear(params.shared_down, activations(inner), output);
+    return output;
   }
 };
 
 /// Scales of a size that keeps products near 1, whatever holds them.
-cpu::SampleMatrix make_experts(const cpu::SampleFormat& format, std::int64_t rows, std::int64_t columns, std::mt19937& random) {
-  cpu::SampleMatrix sample = cpu::make_sample(format, kExperts, rows, columns, random);
+cpu::SampleMatrix make_experts(const cpu::SampleFormat& format, std::int64_t rows, std::int64_t columns, std::mt19937& random,
+                               std::int64_t experts = kExperts) {
+  cpu::SampleMatrix sample = cpu::make_sample(format, experts, rows, columns, random);
   const float step = 0.5f / static_cast<float>(1 << format.bits);
   std::uniform_real_distribution<float> scales(0.5f * step, step);
   const bool wide = format.scale_format == WeightFormat::kF32;
@@ -177,6 +225,38 @@ TEST_F(Moe, QuantisedExpertsAreCloseToTheReferenceAndARowIsTheSameInAnyBatch) {
     }
   }
 }
+
+#if defined(TENSORFOLD_TEST_CUDA)
+/// The GPU computes a shared expert among the others where it is stored like them and rows are few.
+TEST_F(Moe, ASharedExpertHasTheSameBitsAsLayersAndAsAnOutput) {
+  std::mt19937 random(10);
+  for (const int bits : {4, 8}) {
+    const cpu::SampleFormat format = {WeightFormat::kAffine, bits, 32, WeightFormat::kBF16};
+    const SampleExperts experts = {make_experts(format, 32, kHidden, random), make_experts(format, 32, kHidden, random),
+                                   make_experts(format, kHidden, 32, random)};
+    const SampleExperts shared = {make_experts(format, 32, kHidden, random, 1), make_experts(format, 32, kHidden, random, 1),
+                                  make_experts(format, kHidden, 32, random, 1)};
+    Layer layer;
+    layer.quantised = &experts;
+    layer.shared_expert = &shared;
+    layer.logits[3 * kExperts] = NAN;
+    for (const std::string& path : available_paths()) {
+      auto backend = backend_under_test(1, path);
+      for (const int count : {1, 2, 7, 8, 9, 16, 40}) {
+        std::vector<int> rows = all_rows();
+        rows.resize(static_cast<std::size_t>(count));
+        const Result expected = layer.run(*backend, rows), actual = layer.run(*backend, rows, SharedExpert::kAsLayers);
+        const std::string what = path + ", " + sample_format_name(format) + ", rows " + std::to_string(count);
+        EXPECT_EQ(actual.ran_shared, count <= 16) << what;
+        for (std::size_t row = 0; row < rows.size(); ++row) {
+          if (row == 3) continue;  // NaN, of no promised bits
+          ASSERT_TRUE(same_bits(actual.row(row), expected.row(row))) << what << ", row " << row;
+        }
+      }
+    }
+  }
+}
+#endif
 
 TEST_F(Moe, ARowAloneIsThatRowInAnyBatch) {
   const Layer layer;

@@ -178,6 +178,7 @@ struct Experts {
   MoeParams params() const {
     MoeParams result;
     result.experts = 4;
+    result.router_stride = 4;
     result.top_k = 2;
     result.gate_up = gate_up_linear.get();
     result.down = down_linear.get();

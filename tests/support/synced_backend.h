@@ -75,6 +75,7 @@ class SyncedBackend final : public ops::Backend {
   }
   void gated_delta(const ops::GatedDeltaParams& params) override { backend_->gated_delta(params), synchronise(); }
   void moe(const ops::MoeParams& params) override { backend_->moe(params), synchronise(); }
+  bool moe_runs_shared(const ops::MoeParams& params) override { return backend_->moe_runs_shared(params); }
   bool can_draw(const SamplingRule& rule) const override { return backend_->can_draw(rule); }
   void draw(const ops::DrawParams& params) override { backend_->draw(params), synchronise(); }
 

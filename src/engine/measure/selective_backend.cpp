@@ -249,7 +249,9 @@ void SelectiveBackend::moe(const ops::MoeParams& params) {
     const std::set<std::int32_t> distinct(watched.chosen_experts, watched.chosen_experts + chosen.size());
     const double all = static_cast<double>(params.gate_up->packed_bytes() + params.down->packed_bytes());
     const double hidden = as_double(params.gate_up->columns());
-    return all * static_cast<double>(distinct.size()) / params.experts +
+    const bool runs_shared = params.shared_output == nullptr && params.shared_gate_up != nullptr;
+    const std::size_t shared = runs_shared ? params.shared_gate_up->packed_bytes() + params.shared_down->packed_bytes() : 0;
+    return static_cast<double>(shared) + all * static_cast<double>(distinct.size()) / params.experts +
            as_double(params.rows) * hidden * (activation_bytes() + 2.0 * kFloatBytes);
   });
 }

@@ -81,6 +81,7 @@ class SelectiveBackend final : public ops::Backend {
   }
   void gated_delta(const ops::GatedDeltaParams& params) override;
   void moe(const ops::MoeParams& params) override;
+  bool moe_runs_shared(const ops::MoeParams& params) override { return inner_->moe_runs_shared(params); }
   bool can_draw(const SamplingRule& rule) const override { return inner_->can_draw(rule); }
   void draw(const ops::DrawParams& params) override;
 

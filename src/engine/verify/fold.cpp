@@ -517,11 +517,45 @@ void Schedule::compare_rows(std::size_t index) {
 
 Report run(const MakeModel& make_model, const Options& options) {
   Report report;
-  for (std::int32_t number = 0; number < options.schedules; ++number) {
+  for (std::int32_t number = options.first; number < options.schedules; number += options.step) {
     Schedule(make_model, options, number, report).run();
-    if (options.progress) options.progress(number + 1);
+    if (options.progress) options.progress();
   }
   return report;
+}
+
+void add(Report& report, const Report& part) {
+  const auto add_all = [](auto& to, const auto& from) {
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+  };
+  report.schedules += part.schedules;
+  report.streams += part.streams;
+  report.streams_cancelled += part.streams_cancelled;
+  report.rows_compared += part.rows_compared;
+  report.tokens_compared += part.tokens_compared;
+  report.chains += part.chains;
+  report.trees += part.trees;
+  report.copies += part.copies;
+  report.drafted += part.drafted;
+  report.accepted += part.accepted;
+  add_all(report.windows_by_landed, part.windows_by_landed);
+  report.drafted_by_oracle += part.drafted_by_oracle;
+  report.accepted_by_oracle += part.accepted_by_oracle;
+  add_all(report.drafted_by_source, part.drafted_by_source);
+  add_all(report.accepted_by_source, part.accepted_by_source);
+  report.schedules_with_own_sources += part.schedules_with_own_sources;
+  report.preemptions += part.preemptions;
+  report.streams_with_penalties += part.streams_with_penalties;
+  report.streams_with_rules += part.streams_with_rules;
+  report.streams_ended_by_rules += part.streams_ended_by_rules;
+  report.streams_resumed += part.streams_resumed;
+  report.rows_resumed += part.rows_resumed;
+  report.restarts += part.restarts;
+  report.streams_resumed_after_restart += part.streams_resumed_after_restart;
+  report.wide_windows += part.wide_windows;
+  report.differing_bits += part.differing_bits;
+  report.failures += part.failures;
+  if (report.first_failure.empty()) report.first_failure = part.first_failure;
 }
 
 std::map<std::string, std::uint64_t> mechanisms(const Report& report) {

@@ -25,6 +25,8 @@ using MakeModel = std::function<std::unique_ptr<LanguageModel>(std::int32_t sche
 
 struct Options {
   std::int32_t schedules = 4;
+  /// Of the schedules 0 .. schedules - 1 those that are run: first, first + step, ... Several calls share them out.
+  std::int32_t first = 0, step = 1;
   std::uint64_t seed = 1;
   std::int32_t lanes_max = 17;
   std::int32_t streams_max = 24;
@@ -44,7 +46,7 @@ struct Options {
   std::int64_t prompt_cache_bytes_max = 0;  // the budget of a schedule is drawn up to it
   std::string learn_folder;                 // kept states go there, and the engine starts anew between some waves
   MakeModel make_reference;                 // the plain run's model where it shall differ (another path, other threads)
-  std::function<void(std::int32_t schedules_done)> progress;
+  std::function<void()> progress;           // after every schedule
 };
 
 struct Report {
@@ -77,6 +79,9 @@ struct Report {
 };
 
 Report run(const MakeModel& make_model, const Options& options);
+
+/// Adds what another part of the schedules found; the first failure stays that of the earlier report.
+void add(Report& report, const Report& part);
 
 /// How often each mechanism that could have changed a bit was at work, by name.
 std::map<std::string, std::uint64_t> mechanisms(const Report& report);

@@ -53,7 +53,7 @@ class MoePass {
   }
 
   void route_row(std::int64_t row, float* probabilities, std::int32_t* order) {
-    const float* logits = p_.router_logits + row * p_.experts;
+    const float* logits = p_.router_logits + row * p_.router_stride;
     if (!std::all_of(logits, logits + p_.experts, [](float logit) { return std::isfinite(logit); })) return;
     kernels_.softmax(logits, p_.experts, probabilities);
     std::iota(order, order + p_.experts, 0);

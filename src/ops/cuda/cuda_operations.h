@@ -18,10 +18,13 @@ namespace tensorfold::ops::cuda {
 
 // linear/
 std::unique_ptr<Linear> load_linear(CudaContext& context, const LinearSource& source);
+/// Threads and staging memory of loads: while it is held, the next load finds them.
+std::shared_ptr<void> weight_loader();
 void linear(CudaContext& context, const LinearParams& params);
 void embed(CudaContext& context, const EmbedParams& params);
 // moe/
 void moe(CudaContext& context, const MoeParams& params);
+bool moe_runs_shared(const CudaContext& context, const MoeParams& params);
 // norm.cu, elementwise.cu
 void rms_norm(CudaContext& context, const RmsNormParams& params);
 void rms_norm_add(CudaContext& context, const RmsNormAddParams& params);

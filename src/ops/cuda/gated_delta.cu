@@ -55,7 +55,7 @@ void set_inputs(delta::Params& p, const GatedDeltaParams& params) {
   p.out = reinterpret_cast<std::uint16_t*>(params.out);
   p.vectors = g.k_dim % 4 == 0 && g.v_dim % 4 == 0 && params.stride % 4 == 0 && params.qkv_offset % 4 == 0 &&
               params.z_offset % 4 == 0 && is_aligned(params.projected, 16) && is_aligned(params.norm_weight, 16) &&
-              is_aligned(params.out, 8);
+              is_aligned(params.out, 8) && is_aligned(params.conv_weight, 16);
 }
 
 /// Working rows in scratch memory.

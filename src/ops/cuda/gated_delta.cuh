@@ -59,7 +59,7 @@ struct Params {
   float inverse_width;                 // 1 / v_dim
   float query_scale;                   // k_dim^-1/2
   bool sigmoid_gate;
-  bool vectors;                        // heads of every row begin at multiples of 16 bytes
+  bool vectors;                        // heads of every row begin at multiples of 16 bytes, and so do the weights
   char* slots;
   std::int64_t slot_bytes;
   std::uint16_t* out;

@@ -28,6 +28,18 @@ struct TapWeights {
   float tap[4][kTaps];
   __device__ __forceinline__ void load(const Params& p, const Head& head, int first) {
     const int taps = p.geometry.conv_kernel;
+    if (kTaps == 4 && taps == 4 && p.vectors && first < head.width) {
+      const auto* rows = reinterpret_cast<const float4*>(p.conv_weight) + head.first_channel + first;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float4 row = rows[i];
+        tap[i][0] = row.x;
+        tap[i][1] = row.y;
+        tap[i][2] = row.z;
+        tap[i][3] = row.w;
+      }
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float* weights = p.conv_weight + static_cast<std::int64_t>(head.first_channel + first + i) * taps;

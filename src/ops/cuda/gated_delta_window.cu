@@ -12,9 +12,8 @@
 // has been overwritten.
 //
 // Where few heads leave the card idle, rows are prepared here as well (prepares_rows): each CTA makes the head's q and k and its
-// columns of v, which saves a launch; replayed rows are done before the wait, as all that they take lies in the slot. Then copying
-// must not overtake the reading: CTAs count themselves when they have read (kCounters), and those that copy wait for them. Lower
-// blocks are resident first, so what is waited for is running.
+// columns of v, which saves a launch. Then copying must not overtake the reading: CTAs count themselves when they have read
+// (kCounters), and those that copy wait for them. Lower blocks are resident first, so what is waited for is running.
 #include <algorithm>
 
 #include "base/assert.h"
@@ -32,7 +31,7 @@ constexpr int kThreadsMax = 256;
 constexpr int kClusterMax = 8;
 constexpr int kTailRowsMax = 7;
 constexpr int kPreparedTaps = 4;            // of rows that are prepared here; heads of up to 128 dimensions
-constexpr int kPreparedRows = 16;           // of a lane, at most
+constexpr int kPreparedRows = 1;            // of a lane: with more a launch of many CTAs prepares them sooner
 constexpr int kPreparingCtasPerSm = 2;
 
 struct WindowShape {
@@ -189,46 +188,52 @@ class WindowRun {
     return replays;
   }
 
-  /// The same from the rows' inputs. Chains only.
+  /// The same from the rows' inputs. Chains only. What lies in the slot is read before the wait.
   __device__ int replay_and_prepare(float (&state)[kElements]) {
-    for (int at = 0; at < lane_.replay_count; at += kWindowRows) {
-      const int count = min(kWindowRows, lane_.replay_count - at);
-      for (int task = warp_; task < count * kPartsOfRow; task += shape_.warps) {
-        RowPart part(*this, at, task);
-        part.load(*this, false);
-        part.store(*this, at);
-      }
-      if (threadIdx.x < static_cast<unsigned>(count)) prepare_gates(at, static_cast<int>(threadIdx.x));
-      __syncthreads();
-      for (int row = 0; row < count; ++row) advance_by(row, state);
+    int at = 0;
+    for (; lane_.replay_count - at > kWindowRows; at += kWindowRows) {
+      prepare_tile(at, kWindowRows, false);
+      for (int row = 0; row < kWindowRows; ++row) advance_by(row, state);
       __syncthreads();
     }
-    const int at = lane_.replay_count, tasks = lane_.row_count * kPartsOfRow;
-    RowPart first(*this, at, min(warp_, tasks - 1));
-    if (warp_ < tasks) first.load(*this, false);
-    wait_for_previous();
-    stage_finish();
-    close_copies();
-    if (warp_ < tasks) {
-      first.load(*this, true);
-      first.store(*this, at);
-    }
-    for (int task = warp_ + shape_.warps; task < tasks; task += shape_.warps) {
-      RowPart part(*this, at, task);
-      part.load(*this, false);
-      part.load(*this, true);
-      part.store(*this, at);
-    }
-    if (static_cast<int>(blockDim.x) - 1 - static_cast<int>(threadIdx.x) < lane_.row_count) {  // the last warp has least to do
-      prepare_gates(at, static_cast<int>(blockDim.x) - 1 - static_cast<int>(threadIdx.x));
-    }
-    wait_copies<0>();
-    __syncthreads();
+    const int replays = lane_.replay_count - at;
+    prepare_tile(at, replays + lane_.row_count, true);
     if (threadIdx.x == 0) {
       __threadfence();
       atomicAdd(shape_.readers + lane_index_, 1u);
     }
-    return 0;
+    for (int row = 0; row < replays; ++row) advance_by(row, state);
+    return replays;
+  }
+
+  /// Prepares `count` rows of the sequence from `first` on; the last tile waits for the kernel before.
+  __device__ void prepare_tile(int first, int count, bool waits) {
+    const int tasks = count * kPartsOfRow;
+    RowPart mine(*this, first, min(warp_, tasks - 1));
+    if (warp_ < tasks) mine.load(*this, false);
+    if (waits) {
+      wait_for_previous();
+      stage_finish();
+      close_copies();
+    }
+    // From the last thread down: the last warps have least to do.
+    const int gate_row = static_cast<int>(blockDim.x) - 1 - static_cast<int>(threadIdx.x);
+    if (gate_row < count) {
+      part<float2>(layout_.gates)[gate_row] =
+          gates_of(p_, lane_, slot_of(p_, lane_), first + gate_row, head_, p_.decay[head_], p_.dt_bias[head_]);
+    }
+    if (warp_ < tasks) {
+      mine.load(*this, true);
+      mine.store(*this, first);
+    }
+    for (int task = warp_ + shape_.warps; task < tasks; task += shape_.warps) {
+      RowPart next(*this, first, task);
+      next.load(*this, false);
+      next.load(*this, true);
+      next.store(*this, first);
+    }
+    if (waits) wait_copies<0>();
+    __syncthreads();
   }
 
   static constexpr int kPartsOfRow = 3;
@@ -272,11 +277,6 @@ class WindowRun {
   __device__ Head part_head(int part) const {
     const int key_head = head_ / (p_.geometry.v_heads / p_.geometry.k_heads);
     return head_of(p_, part == 0 ? key_head : part == 1 ? p_.geometry.k_heads + key_head : 2 * p_.geometry.k_heads + head_);
-  }
-
-  __device__ void prepare_gates(int first, int row) {
-    part<float2>(layout_.gates)[row] =
-        gates_of(p_, lane_, slot_of(p_, lane_), first + row, head_, p_.decay[head_], p_.dt_bias[head_]);
   }
 
   /// Whether the head's CTAs are a cluster.

@@ -68,7 +68,7 @@ void ReferenceBackend::moe_row(const MoeParams& params, std::int64_t row) const 
   const std::int64_t hidden = gate_up.columns();
   TF_ASSERT(down.rows() == hidden && gate_up.rows() == 2 * down.columns());
   float* residual = params.residual + row * hidden;
-  const float* logits = params.router_logits + row * params.experts;
+  const float* logits = params.router_logits + row * params.router_stride;
   if (!std::all_of(logits, logits + params.experts, [](float logit) { return std::isfinite(logit); })) {
     std::fill_n(residual, hidden, std::numeric_limits<float>::quiet_NaN());
     if (params.chosen_experts != nullptr)

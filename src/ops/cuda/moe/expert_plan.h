@@ -33,7 +33,8 @@ constexpr int kTopKMax = static_cast<int>(limits::kExpertsPerTokenMax);
 
 /// What routing reads and makes.
 struct RoutingInputs {
-  const float* logits = nullptr;      // [rows, experts]
+  const float* logits = nullptr;      // [rows, experts], row stride logits_stride
+  std::int64_t logits_stride = 0;
   const PassHeader* pass = nullptr;   // null: every row holds a token
   std::int32_t rows = 0;
   std::int32_t experts = 0;

@@ -27,6 +27,7 @@ constexpr std::int64_t kWindowSlotsPerExpertMax = 4;
 RoutingInputs routing_inputs(const CudaContext& context, const MoeParams& params) {
   RoutingInputs inputs;
   inputs.logits = params.router_logits;
+  inputs.logits_stride = params.router_stride;
   inputs.pass = context.pass();
   inputs.rows = static_cast<std::int32_t>(params.rows);
   inputs.experts = params.experts;
@@ -56,13 +57,14 @@ void copy_chosen(const CudaContext& context, const MoeParams& params, const Expe
 }  // namespace
 
 bool path_fits(const CudaContext& context, const ExpertWeights& weights, const MoeParams& params, Path path) {
-  if (path == Path::kPortable) return true;
+  const bool shared = weights.shared_gate_up != nullptr;
+  if (path == Path::kPortable) return !shared;
   if (weights.gate_up.size() != 1 || weights.down.size() != 1) return false;
   const PackedPart& gate_up = weights.gate_up.front();
   const PackedPart& down = weights.down.front();
-  if (path == Path::kGrouped) return grouped_experts_fit(context, gate_up, down);
-  RoutingInputs routing = routing_inputs(context, params);
-  return window_experts_fit(context, gate_up, down, routing);
+  if (path == Path::kGrouped) return !shared && grouped_experts_fit(context, gate_up, down);
+  if (shared && !(stored_alike(*weights.shared_gate_up, gate_up) && stored_alike(*weights.shared_down, down))) return false;
+  return window_experts_fit(context, gate_up, down, routing_inputs(context, params), shared);
 }
 
 Path choose_path(const CudaContext& context, const ExpertWeights& weights, const MoeParams& params) {
@@ -86,8 +88,10 @@ void run_experts(CudaContext& context, const ExpertWeights& weights, const MoePa
     routing.item_rows[0] = kWindowItemRows;
     plan = reserve_plan(context, routing);
     if (!window_experts_route(routing)) route(context, routing, plan);
+    const bool shared = weights.shared_gate_up != nullptr;
     run_window_experts(context, {weights.gate_up.front(), weights.down.front(), activations(params), params.kind, routing,
-                                 plan, target});
+                                 plan, target, shared ? weights.shared_gate_up->blocks : nullptr,
+                                 shared ? weights.shared_down->blocks : nullptr});
   } else if (path == Path::kGrouped) {
     set_grouped_item_rows(context, weights.gate_up.front(), weights.down.front(), routing);
     plan = reserve_plan(context, routing);
@@ -104,7 +108,33 @@ void run_experts(CudaContext& context, const ExpertWeights& weights, const MoePa
   if (params.chosen_experts != nullptr) copy_chosen(context, params, plan);
 }
 
+namespace {
+
+ExpertWeights expert_weights(const MoeParams& params) {
+  const CudaLinear& gate_up = cuda_linear(params.gate_up);
+  const CudaLinear& down = cuda_linear(params.down);
+  return {gate_up.parts(), down.parts(), static_cast<std::int32_t>(down.rows()), static_cast<std::int32_t>(down.columns())};
+}
+
+/// Adds the shared expert's layers; false: they are of several parts.
+bool add_shared(const MoeParams& params, ExpertWeights& weights) {
+  const auto& gate_up = cuda_linear(params.shared_gate_up).parts();
+  const auto& down = cuda_linear(params.shared_down).parts();
+  if (gate_up.size() != 1 || down.size() != 1) return false;
+  weights.shared_gate_up = &gate_up.front();
+  weights.shared_down = &down.front();
+  return true;
+}
+
+}  // namespace
 }  // namespace experts
+
+bool moe_runs_shared(const CudaContext& context, const MoeParams& params) {
+  experts::ExpertWeights weights = experts::expert_weights(params);
+  const bool window = experts::choose_path(context, weights, params) == experts::Path::kWindow;
+  return window && experts::add_shared(params, weights) &&
+         experts::path_fits(context, weights, params, experts::Path::kWindow);
+}
 
 void moe(CudaContext& context, const MoeParams& params) {
   if (params.rows == 0) return;
@@ -113,9 +143,12 @@ void moe(CudaContext& context, const MoeParams& params) {
   TF_ASSERT(params.top_k >= 1 && params.top_k <= params.experts && params.top_k <= kTopKMax);
   TF_ASSERT(gate_up.experts() == params.experts && down.experts() == params.experts);
   TF_ASSERT(down.rows() == gate_up.columns() && gate_up.rows() == 2 * down.columns());
-  TF_ASSERT(params.shared_output == nullptr || params.shared_gate != nullptr);
-  const experts::ExpertWeights weights{gate_up.parts(), down.parts(), static_cast<std::int32_t>(down.rows()),
-                                       static_cast<std::int32_t>(down.columns())};
+  TF_ASSERT((params.shared_output == nullptr && params.shared_gate_up == nullptr) || params.shared_gate != nullptr);
+  experts::ExpertWeights weights = experts::expert_weights(params);
+  if (params.shared_output == nullptr && params.shared_gate_up != nullptr) {
+    TF_ASSERT(moe_runs_shared(context, params));
+    experts::add_shared(params, weights);
+  }
   experts::run_experts(context, weights, params, experts::choose_path(context, weights, params));
 }
 

@@ -20,10 +20,14 @@ struct ExpertWeights {
   std::span<const PackedPart> gate_up;
   std::span<const PackedPart> down;
   std::int32_t hidden = 0, width = 0;
+  /// A shared expert's layers, where its output isn't given (MoeParams::shared_output) but computed here.
+  const PackedPart* shared_gate_up = nullptr;
+  const PackedPart* shared_down = nullptr;
 };
 
 /// The fastest path that can take these rows; equal for equal params.rows, so a captured pass may depend on it.
 Path choose_path(const CudaContext& context, const ExpertWeights& weights, const MoeParams& params);
+/// Whether the path can take these rows, and the shared expert that comes as layers.
 bool path_fits(const CudaContext& context, const ExpertWeights& weights, const MoeParams& params, Path path);
 
 /// params.gate_up and params.down aren't looked at.

@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kRouteThreads) route_rows(const RoutingInputs 
   if (row < inputs.rows) {
     std::int32_t* chosen = plan.chosen + row * inputs.top_k;
     if (row < live_rows(inputs.pass, inputs.rows)) {
-      route_row<per_lane>(inputs, inputs.logits + static_cast<std::int64_t>(row) * inputs.experts, chosen,
+      route_row<per_lane>(inputs, inputs.logits + row * inputs.logits_stride, chosen,
                           plan.weights + row * inputs.top_k);
     } else {
       for (int slot = threadIdx.x & 31; slot < inputs.top_k; slot += 32) chosen[slot] = kUnrouted;

@@ -59,6 +59,24 @@ __device__ __forceinline__ bool softmax_keys(const float* logits, int experts, s
   return true;
 }
 
+/// The largest key, and the first place that holds it: a tree, because a row's choice waits for this once a slot.
+template <int per_lane>
+__device__ __forceinline__ std::uint32_t largest_key(const std::uint32_t (&keys)[per_lane], int& place) {
+  std::uint32_t best[per_lane];
+  int places[per_lane];
+#pragma unroll
+  for (int i = 0; i < per_lane; ++i) best[i] = keys[i], places[i] = i;
+#pragma unroll
+  for (int distance = 1; distance < per_lane; distance *= 2) {
+#pragma unroll
+    for (int i = 0; i + distance < per_lane; i += 2 * distance) {
+      if (best[i + distance] > best[i]) best[i] = best[i + distance], places[i] = places[i + distance];
+    }
+  }
+  place = places[0];
+  return best[0];
+}
+
 /// Writes the row's experts in the order of their slots and their weights. False: the row has none (kUnrouted, 0).
 template <int per_lane>
 __device__ __forceinline__ bool route_row(const RoutingInputs& inputs, const float* logits, std::int32_t* chosen,
@@ -73,12 +91,8 @@ __device__ __forceinline__ bool route_row(const RoutingInputs& inputs, const flo
   float slot_weight[kTopKMax / 32] = {};
   float sum = 0.0f;
   for (int slot = 0; slot < inputs.top_k; ++slot) {
-    std::uint32_t best_key = 0;
     int best = 0;
-#pragma unroll
-    for (int i = 0; i < per_lane; ++i) {
-      if (keys[i] > best_key) best_key = keys[i], best = i;
-    }
+    const std::uint32_t best_key = largest_key(keys, best);
     const std::uint32_t key = __reduce_max_sync(kFullWarp, best_key);
     const unsigned candidate = best_key == key ? static_cast<unsigned>(lane + 32 * best) : 0xffffffffu;
     const unsigned expert = __reduce_min_sync(kFullWarp, candidate);

@@ -2,6 +2,7 @@
 #include "ops/cuda/moe/window_experts.cuh"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/assert.h"
 
@@ -17,27 +18,38 @@ int stages_of(const PackedPart& part) {
 
 std::int32_t partial_bytes(std::int32_t warps_per_tile) {
   const std::int32_t sums = kWindowWarps / warps_per_tile * 2 * kSegmentsMax * 512;
-  const std::int32_t masks = (kWindowExpertsRoutedMax + kWindowWarps) * 4;
-  return std::max(warps_per_tile > 1 ? sums : 0, masks);
+  const std::int32_t shared_sums = 2 * kSegmentsMax * 512;
+  return std::max(warps_per_tile > 1 ? sums : 0, shared_sums);
+}
+
+/// How many of down's segments a warp adds, so that warps are done soonest: few slots leave them idle unless several share
+/// one. Groups must be subtrees of the sum.
+std::int32_t choose_unit_segments(const PackedPart& down, std::int32_t slots) {
+  if (down.segment_tree == 0) return kSegmentsMax;
+  std::int32_t best = kSegmentsMax, best_turns = INT32_MAX;  // turns of a segment each
+  for (std::int32_t unit = kSegmentsMax; unit >= 1; unit /= 2) {
+    const std::int32_t units = slots * ((down.segments + unit - 1) / unit);
+    const std::int32_t turns = (units + kWindowWarps - 1) / kWindowWarps * std::min(unit, down.segments);
+    if (turns < best_turns) best = unit, best_turns = turns;
+  }
+  return slots < kWindowWarps ? best : kSegmentsMax;
 }
 
 /// How the launch is cut, and its shared memory; the second is what is returned.
 std::int32_t plan_launch(const CudaContext& context, const PackedPart& gate_up, const PackedPart& down,
-                         const RoutingInputs& routing, WindowLaunch& launch) {
-  const std::int32_t slots = routing.rows * routing.top_k;
+                         const RoutingInputs& routing, bool shared, WindowLaunch& launch) {
   launch.routes = window_experts_route(routing);
+  launch.slots_per_row = routing.top_k + (shared ? 1 : 0);
+  launch.shared_items = shared ? (routing.rows + kWindowItemRows - 1) / kWindowItemRows : 0;
+  launch.shared_slots = shared ? routing.rows : 0;
+  const std::int32_t routed_slots = routing.rows * routing.top_k, slots = routing.rows * launch.slots_per_row;
   launch.block_bytes = std::max(launch.gate_up ? gate_up.block_bytes : 0, launch.down ? down.block_bytes : 0);
-  const std::int32_t tiles_per_cta = slots * gate_up.tiles / context.facts().sm_count;
+  const std::int32_t tiles_per_cta = routed_slots * gate_up.tiles / context.facts().sm_count;
   launch.warps_per_tile = tiles_per_cta <= 2 ? 8 : 4;
-  // Few slots leave warps idle in down, unless several share a slot.
-  launch.unit_segments = kSegmentsMax;
-  if (down.segment_tree != 0) {
-    while (launch.unit_segments > 1 && slots * ((down.segments + launch.unit_segments - 1) / launch.unit_segments) < kWindowWarps) {
-      launch.unit_segments /= 2;
-    }
-  }
+  launch.unit_segments = choose_unit_segments(down, slots);
   const std::int32_t units = (down.segments + launch.unit_segments - 1) / launch.unit_segments;
-  std::int32_t bytes = std::max(launch.gate_up ? gate_up.k_blocks * 2 * 2048 : 0,
+  const std::int32_t x_buffers = launch.routes ? (routing.rows + kWindowItemRows - 1) / kWindowItemRows : 2;
+  std::int32_t bytes = std::max(launch.gate_up ? gate_up.k_blocks * x_buffers * 2048 : 0,
                                 launch.down ? units * slots * kTileRows * 4 : 0);
   const auto take = [&bytes](std::int32_t size) {
     const std::int32_t place = (bytes + 15) / 16 * 16;
@@ -46,11 +58,13 @@ std::int32_t plan_launch(const CudaContext& context, const PackedPart& gate_up, 
   };
   launch.ring = take(kWindowWarps * stages_of(launch.gate_up ? gate_up : down) * launch.block_bytes);
   launch.partials = take(partial_bytes(launch.warps_per_tile));
-  launch.items = take(static_cast<std::int32_t>(item_capacity(slots, routing.experts, kWindowItemRows)) * 4);
+  const auto routed_items = static_cast<std::int32_t>(item_capacity(routed_slots, routing.experts, kWindowItemRows));
+  launch.items = take((routed_items + launch.shared_items) * 4);
   launch.slots = take(slots * 2);
   if (launch.routes) {
-    launch.chosen = take(slots * 4);
-    launch.weights = take(slots * 4);
+    launch.chosen = take(routed_slots * 4);
+    launch.weights = take(routed_slots * 4);
+    launch.masks = take((kWindowExpertsRoutedMax + kWindowWarps) * 4);
   }
   launch.barriers = take(16);
   return bytes;
@@ -80,9 +94,18 @@ bool window_experts_route(const RoutingInputs& routing) {
   return routing.rows <= kWindowRoutedRowsMax && routing.experts <= kWindowExpertsRoutedMax;
 }
 
+bool stored_alike(const PackedPart& one, const PackedPart& other) {
+  const auto layout = [](const PackedPart& part) {
+    return std::tuple(part.bits, part.scale_kind, part.group_size, part.zero_point, part.small_scales, part.block_bytes,
+                      part.first_row, part.rows, part.columns, part.segment_tree, part.paired_halves, part.bias == nullptr);
+  };
+  return layout(one) == layout(other) && one.bias == nullptr;
+}
+
 bool window_experts_fit(const CudaContext& context, const PackedPart& gate_up, const PackedPart& down,
-                        const RoutingInputs& routing) {
+                        const RoutingInputs& routing, bool shared) {
   const std::int64_t slots = static_cast<std::int64_t>(routing.rows) * routing.top_k;
+  if (shared && !window_experts_route(routing)) return false;
   if (slots > kWindowSlotsMax || routing.top_k > kTopKMax || routing.experts > 65535) return false;
   if (gate_up.paired_halves == 0 || gate_up.columns % 8 != 0 || gate_up.bits > 8 || down.bits > 8) return false;
   for (const bool split : {false, true}) {
@@ -92,15 +115,16 @@ bool window_experts_fit(const CudaContext& context, const PackedPart& gate_up, c
       WindowLaunch launch;
       launch.gate_up = !split || gate_up_phase;
       launch.down = !split || !gate_up_phase;
-      if (plan_launch(context, gate_up, down, routing, launch) > context.facts().shared_bytes_max) return false;
+      if (plan_launch(context, gate_up, down, routing, shared, launch) > context.facts().shared_bytes_max) return false;
     }
   }
   return true;
 }
 
 void run_window_experts(CudaContext& context, const WindowExperts& experts) {
-  TF_ASSERT(window_experts_fit(context, experts.gate_up, experts.down, experts.routing));
-  const std::int64_t slots = static_cast<std::int64_t>(experts.routing.rows) * experts.routing.top_k;
+  const bool shared = experts.shared_gate_up != nullptr;
+  TF_ASSERT(window_experts_fit(context, experts.gate_up, experts.down, experts.routing, shared));
+  const std::int64_t slots = static_cast<std::int64_t>(experts.routing.rows) * (experts.routing.top_k + (shared ? 1 : 0));
   WindowLaunch launch;
   launch.inner = static_cast<std::uint16_t*>(context.scratch(
       Scratch::kActivations, static_cast<std::size_t>(slots * experts.down.k_blocks * kBlockColumns * 2)));
@@ -109,7 +133,7 @@ void run_window_experts(CudaContext& context, const WindowExperts& experts) {
   for (const bool first : {true, false}) {
     launch.gate_up = first;
     launch.down = together || !first;
-    const std::int32_t bytes = plan_launch(context, experts.gate_up, experts.down, experts.routing, launch);
+    const std::int32_t bytes = plan_launch(context, experts.gate_up, experts.down, experts.routing, shared, launch);
     visit_format(first ? experts.gate_up : experts.down,
                  [&]<typename F>() { launch_format<F>(context, experts, launch, bytes); });
     if (together) return;

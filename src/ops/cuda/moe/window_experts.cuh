@@ -1,7 +1,9 @@
 // The kernel behind window_experts.h.
 //
 // One CTA an SM, all of them resident. Phases:
-//   plan       every CTA routes the rows and makes the same plan for itself, or reads the one that routing.cu made
+//   plan       every CTA routes the rows and makes the same plan for itself, or reads the one that routing.cu made. While a
+//              few warps route, the others multiply gate and up of the shared expert, which no routing decides: its weights
+//              are asked for before the launch waits for the one before it
 //   gate, up   the tiles of all items are dealt out in equal runs; a tile of 16 weight rows is 8 of gate and the 8 of up that
 //              belong to them, so that one thread holds both. warps_per_tile warps share a tile's segments and hand them over
 //              in shared memory; the item's rows of x lie there, too, doubly buffered
@@ -9,6 +11,9 @@
 //   down       a CTA computes 16 columns for every item, so that all that a row's residual needs ends up in its own memory
 //   combine    in slot order
 // Weights come by 16-byte copies into a ring of each warp's own: no barrier between who asks and who reads.
+//
+// Slots in this kernel: slots_per_row a row, its choices and then the shared expert. Items of the shared expert come first in
+// the plan, since they are known before the routing.
 //
 // `inner`, what gate and up leave for down, is in the order in which down's fragments want it: of each block of 128 columns a
 // lane's 32 (k = 16·j + 8·p + 2·t + b) are consecutive, at 32·t + 4·j + 2·p + b.
@@ -30,18 +35,22 @@ constexpr int kWindowWarps = 16;
 constexpr int kWindowThreads = kWindowWarps * 32;
 constexpr int kWindowSlotsMax = 1024;
 constexpr int kWindowExpertsRoutedMax = 512;
+constexpr int kSharedWarps = kSegmentsMax;  // of a tile of the shared expert's gate and up: a segment each
 
 /// What the host decides for a launch; none of it enters a bit.
 struct WindowLaunch {
   bool gate_up = true, down = true;        // phases; layers of two formats take two launches
   bool routes = false;                     // the plan is this launch's own
+  std::int32_t slots_per_row = 0;          // the row's choices, and the shared expert where it runs here
+  std::int32_t shared_items = 0;           // items of the shared expert; shared_slots of the plan's places are theirs
+  std::int32_t shared_slots = 0;
   std::int32_t warps_per_tile = 4;         // in gate, up: 1, 2, 4, 8
   std::int32_t unit_segments = 8;          // segments of down that a warp adds: a power of two, so a subtree
   std::int32_t block_bytes = 0;            // of a ring's stage
   std::uint16_t* inner = nullptr;          // [slots][down.k_blocks · 128]
   std::uint32_t* counters = nullptr;       // [2], zero
   // Dynamic shared memory, offsets in bytes. At 0 lie the buffers of x, later down's results.
-  std::int32_t ring = 0, partials = 0, items = 0, slots = 0, chosen = 0, weights = 0, barriers = 0;
+  std::int32_t ring = 0, partials = 0, items = 0, slots = 0, chosen = 0, weights = 0, masks = 0, barriers = 0;
 };
 
 /// An item in a word.
@@ -84,12 +93,11 @@ class BlockCursor {
     const int end = (place + 1) * e.gate_up.segments / launch.warps_per_tile;
     first_block_ = first * e.gate_up.segment_blocks;
     blocks_ = min(end * e.gate_up.segment_blocks, e.gate_up.k_blocks) - first_block_;
-    item_ = run.first_item();
+    end_item_ = run.end_item();
+    item_ = launch.gate_up && blocks_ > 0 ? run.first_item() : end_item_;
     tile_ = run.first_tile(item_) + slot_ - tile_slots_;
-    in_gate_up_ = launch.gate_up && !run.empty() && blocks_ > 0;
-    in_down_ = launch.down && item_count > 0;
     units_per_item_ = (e.down.segments + launch.unit_segments - 1) / launch.unit_segments;
-    down_tile_ = blockIdx.x;
+    down_tile_ = launch.down && item_count > 0 ? static_cast<int>(blockIdx.x) : e.down.tiles;
     unit_ = warp - kWindowWarps;
     warp_ = warp;
   }
@@ -97,8 +105,8 @@ class BlockCursor {
   __device__ int block_bytes() const { return block_bytes_; }
   /// Null when there are no more.
   __device__ const std::uint8_t* next() {
-    if (left_ == 0 && in_gate_up_) start_tile();
-    if (left_ == 0 && in_down_) start_unit();
+    if (left_ == 0 && item_ < end_item_) start_tile();
+    if (left_ == 0 && down_tile_ < e_.down.tiles) start_unit();
     if (left_ == 0) return nullptr;
     --left_;
     const std::uint8_t* block = block_;
@@ -109,17 +117,14 @@ class BlockCursor {
  private:
   __device__ void start_tile() {
     tile_ += tile_slots_;
-    while (item_ < run_.end_item() && tile_ >= run_.end_tile(item_)) {
+    while (item_ < end_item_ && tile_ >= run_.end_tile(item_)) {
       ++item_;
       tile_ = run_.first_tile(item_) + slot_;
     }
-    if (item_ >= run_.end_item()) {
-      in_gate_up_ = false;
-      return;
-    }
+    if (item_ >= end_item_) return;
     const PackedPart& part = e_.gate_up;
     block_bytes_ = part.block_bytes;
-    block_ = part.blocks + items_[item_].expert() * part.expert_bytes +
+    block_ = part.blocks + items_[launch_.shared_items + item_].expert() * part.expert_bytes +
              static_cast<std::int64_t>(tile_ * part.k_blocks + first_block_) * block_bytes_;
     left_ = blocks_;
   }
@@ -131,15 +136,13 @@ class BlockCursor {
       unit_ = warp_;
       if (unit_ >= item_count_ * units_per_item_) down_tile_ = part.tiles;
     }
-    if (down_tile_ >= part.tiles) {
-      in_down_ = false;
-      return;
-    }
+    if (down_tile_ >= part.tiles) return;
     const int item = unit_ / units_per_item_;
     const int first = (unit_ - item * units_per_item_) * launch_.unit_segments * part.segment_blocks;
     block_bytes_ = part.block_bytes;
-    block_ = part.blocks + items_[item].expert() * part.expert_bytes +
-             static_cast<std::int64_t>(down_tile_ * part.k_blocks + first) * block_bytes_;
+    const std::uint8_t* expert =
+        item < launch_.shared_items ? e_.shared_down : part.blocks + items_[item].expert() * part.expert_bytes;
+    block_ = expert + static_cast<std::int64_t>(down_tile_ * part.k_blocks + first) * block_bytes_;
     left_ = min(launch_.unit_segments * part.segment_blocks, part.k_blocks - first);
   }
 
@@ -148,8 +151,7 @@ class BlockCursor {
   const WindowItem* items_;
   int item_count_;
   TileRun run_;
-  int tile_slots_, slot_, first_block_, blocks_, item_, tile_, units_per_item_, down_tile_, unit_, warp_;
-  bool in_gate_up_, in_down_;
+  int tile_slots_, slot_, first_block_, blocks_, item_, end_item_, tile_, units_per_item_, down_tile_, unit_, warp_;
   int left_ = 0;
   int block_bytes_ = 0;
   const std::uint8_t* block_ = nullptr;
@@ -161,6 +163,31 @@ struct HeldBlock {
   HalfCodes<F> codes[2];
   HalfScales<F> scales[2];
 };
+
+template <typename F>
+__device__ __forceinline__ HeldBlock<F> read_block(std::uint32_t stage, const PackedPart& part) {
+  const int lane = threadIdx.x & 31;
+  HeldBlock<F> held;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    held.codes[half] = load_codes<F>(SharedBlock{stage}, half, lane);
+    held.scales[half] = load_scales<F>(SharedBlock{stage}, part, half, lane);
+  }
+  return held;
+}
+
+/// Asks for a block.
+template <typename F>
+__device__ __forceinline__ void copy_block(std::uint32_t stage, const std::uint8_t* block, int block_bytes,
+                                           std::uint64_t policy) {
+  constexpr int kCodeBytes = F::kBits * 256, kScaleBytesMax = 512;
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int run = 0; run < (kCodeBytes + kScaleBytesMax + 511) / 512; ++run) {
+    const int offset = run * 512 + lane * 16;
+    if ((run + 1) * 512 <= kCodeBytes || offset < block_bytes) copy16(stage + offset, block + offset, policy);
+  }
+}
 
 /// A warp's ring of blocks, filled ahead in the cursor's order.
 template <typename F, int stages>
@@ -181,15 +208,9 @@ class BlockRing {
 
   /// The next block; its place in the ring is asked for again at once.
   __device__ __forceinline__ HeldBlock<F> take(const PackedPart& part) {
-    const int lane = threadIdx.x & 31;
     wait_copies<stages - 1>();
     __syncwarp();
-    HeldBlock<F> held;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      held.codes[half] = load_codes<F>(SharedBlock{read_}, half, lane);
-      held.scales[half] = load_scales<F>(SharedBlock{read_}, part, half, lane);
-    }
+    const HeldBlock<F> held = read_block<F>(read_, part);
     __syncwarp();
     ask(read_);
     read_ += stage_bytes_;
@@ -198,19 +219,9 @@ class BlockRing {
   }
 
  private:
-  static constexpr int kCodeBytes = F::kBits * 256;
-  static constexpr int kScaleBytesMax = 512;
-
   __device__ __forceinline__ void ask(std::uint32_t stage) {
-    const int lane = threadIdx.x & 31;
     const std::uint8_t* block = cursor_.next();
-    if (block != nullptr) {
-#pragma unroll
-      for (int run = 0; run < (kCodeBytes + kScaleBytesMax + 511) / 512; ++run) {
-        const int offset = run * 512 + lane * 16;
-        if ((run + 1) * 512 <= kCodeBytes || offset < cursor_.block_bytes()) copy16(stage + offset, block + offset, policy_);
-      }
-    }
+    if (block != nullptr) copy_block<F>(stage, block, cursor_.block_bytes(), policy_);
     commit_copies();
   }
 
@@ -231,31 +242,52 @@ struct WindowPlan {
   int item_count = 0;
 };
 
-/// Routes the rows, a warp each, and orders the slots by expert. `masks` [experts]: which rows chose an expert; a slot's rank
-/// among the expert's is the number of earlier rows, so every CTA comes to the same order.
-__device__ __forceinline__ void route_and_plan(const RoutingInputs& inputs, const ExpertPlan& exported, std::uint32_t* masks,
-                                               std::uint32_t* warp_totals, WindowPlan& plan) {
+/// What a launch that routes knows before any row: shared memory that needs no earlier launch. A barrier of the CTA follows.
+/// `masks` [experts]: which rows chose an expert.
+__device__ __forceinline__ void begin_plan(const RoutingInputs& inputs, const WindowLaunch& launch, std::uint32_t* masks,
+                                           const WindowPlan& plan) {
+  const int tid = threadIdx.x;
+  for (int e = tid; e < inputs.experts; e += kWindowThreads) masks[e] = 0;
+  if (tid < launch.shared_slots) {
+    plan.slots[tid] = static_cast<std::uint16_t>(tid * launch.slots_per_row + inputs.top_k);
+  }
+  if (tid < launch.shared_items) {
+    const int begin = tid * kWindowItemRows;
+    plan.items[tid] = WindowItem::of(0, begin, min(kWindowItemRows, launch.shared_slots - begin));
+  }
+}
+
+/// Routes the rows, a warp each; rows that are padding, too, since nothing of theirs enters the plan. The shared expert's
+/// warps come last.
+__device__ __forceinline__ void route_rows(const RoutingInputs& inputs, const WindowPlan& plan) {
+  const int row = (threadIdx.x / 32 + kWindowWarps - kSharedWarps) % kWindowWarps;
+  if (row >= inputs.rows) return;
+  const float* logits = inputs.logits + row * inputs.logits_stride;
+  std::int32_t* chosen = plan.chosen + row * inputs.top_k;
+  float* weights = plan.weights + row * inputs.top_k;
+  if (inputs.experts <= 256) {
+    route_row<8>(inputs, logits, chosen, weights);
+  } else {
+    route_row<kWindowExpertsRoutedMax / 32>(inputs, logits, chosen, weights);
+  }
+}
+static_assert(kWindowRoutedRowsMax <= kWindowWarps);
+
+/// Orders the slots of the routed rows by expert. A slot's rank among its expert's is the number of earlier rows, so every
+/// CTA comes to the same order.
+__device__ __forceinline__ void finish_plan(const RoutingInputs& inputs, const WindowLaunch& launch, const ExpertPlan& exported,
+                                            std::uint32_t* masks, std::uint32_t* warp_totals, WindowPlan& plan) {
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int rows = live_rows(inputs.pass, inputs.rows);
-  for (int e = tid; e < inputs.experts; e += kWindowThreads) masks[e] = 0;
-  for (int row = warp; row < rows; row += kWindowWarps) {
-    const float* logits = inputs.logits + static_cast<std::int64_t>(row) * inputs.experts;
-    std::int32_t* chosen = plan.chosen + row * inputs.top_k;
-    float* weights = plan.weights + row * inputs.top_k;
-    if (inputs.experts <= 256) {
-      route_row<8>(inputs, logits, chosen, weights);
-    } else {
-      route_row<kWindowExpertsRoutedMax / 32>(inputs, logits, chosen, weights);
-    }
-  }
-  __syncthreads();
+  WindowItem* const items = plan.items + launch.shared_items;
+  std::uint16_t* const places = plan.slots + launch.shared_slots;
   const int slots = rows * inputs.top_k;
   if (inputs.rows == 1) {  // a row's experts are all different
     const bool routed = rows == 1 && plan.chosen[0] != kUnrouted;
-    plan.item_count = routed ? inputs.top_k : 0;
+    plan.item_count = launch.shared_items + (routed ? inputs.top_k : 0);
     if (tid < inputs.top_k) {
-      plan.items[tid] = WindowItem::of(routed ? plan.chosen[tid] : 0, tid, 1);
-      plan.slots[tid] = static_cast<std::uint16_t>(tid);
+      items[tid] = WindowItem::of(routed ? plan.chosen[tid] : 0, launch.shared_slots + tid, 1);
+      places[tid] = static_cast<std::uint16_t>(tid);
       if (blockIdx.x == 0) exported.chosen[tid] = routed ? plan.chosen[tid] : kUnrouted;
     }
     __syncthreads();
@@ -291,12 +323,12 @@ __device__ __forceinline__ void route_and_plan(const RoutingInputs& inputs, cons
     if (w < warp) before += warp_totals[w];
     all += warp_totals[w];
   }
-  plan.item_count = static_cast<int>(all >> 16);
+  plan.item_count = launch.shared_items + static_cast<int>(all >> 16);
   if (own != 0) {
     const int begin = static_cast<int>(before & 0xffffu), count = static_cast<int>(own & 0xffffu);
-    WindowItem* item = plan.items + (before >> 16);
+    WindowItem* item = items + (before >> 16);
     for (int at = 0; at < count; at += kWindowItemRows) {
-      *item++ = WindowItem::of(tid, begin + at, min(kWindowItemRows, count - at));
+      *item++ = WindowItem::of(tid, launch.shared_slots + begin + at, min(kWindowItemRows, count - at));
     }
     masks[tid] = mask | static_cast<std::uint32_t>(begin) << 16;
   }
@@ -304,9 +336,11 @@ __device__ __forceinline__ void route_and_plan(const RoutingInputs& inputs, cons
   for (int slot = tid; slot < slots; slot += kWindowThreads) {
     const int expert = plan.chosen[slot];
     if (expert == kUnrouted) continue;
+    const int row = slot / inputs.top_k;
     const std::uint32_t entry = masks[expert];
-    const std::uint32_t earlier = entry & ((1u << (slot / inputs.top_k)) - 1u);
-    plan.slots[(entry >> 16) + __popc(earlier)] = static_cast<std::uint16_t>(slot);
+    const std::uint32_t earlier = entry & ((1u << row) - 1u);
+    const int place = static_cast<int>(entry >> 16) + __popc(earlier);
+    places[place] = static_cast<std::uint16_t>(slot + row * (launch.slots_per_row - inputs.top_k));
   }
   __syncthreads();
 }
@@ -333,59 +367,87 @@ __device__ __forceinline__ void read_plan(const ExpertPlan& made, WindowPlan& pl
 
 // --- gate, up ---------------------------------------------------------------------------------------------------------
 
-/// The rows of x of the items at hand: two buffers of [64 columns' groups][8 rows][128 bytes], 16-byte chunk c of row r at
-/// c ^ r, so that ldmatrix meets every bank once.
+/// Rows of x in two buffers of [64 columns' groups][8 rows][128 bytes], 16-byte chunk c of row r at c ^ r, so that ldmatrix
+/// meets every bank once. A launch that routes holds all its rows there, row r at place r % 8 of buffer r / 8, and asks for
+/// them once; otherwise the buffers take turns with the rows of the items at hand.
 class ItemRows {
  public:
-  __device__ ItemRows(const WindowExperts& e, const WindowPlan& plan, std::uint32_t buffers, std::uint32_t barriers)
-      : e_(e), plan_(plan), buffers_(buffers), barriers_(barriers) {}
+  __device__ ItemRows(const WindowExperts& e, const WindowLaunch& launch, const WindowPlan& plan, std::uint32_t buffers,
+                      std::uint32_t barriers)
+      : e_(e), launch_(launch), plan_(plan), buffers_(buffers), barriers_(barriers) {}
+
+  /// All threads: copies of every row.
+  __device__ __forceinline__ void ask_all() {
+    for (int row = first_row(); row < e_.routing.rows; row += kWindowItemRows) copy_row(row, row);
+    barrier_arrive_after_copies(barriers_);
+  }
+  __device__ __forceinline__ void wait_all() const { barrier_wait(barriers_, 0); }
+  /// This lane's address for ldmatrix: its row of the item (lanes beyond the item's rows take the first).
+  __device__ __forceinline__ std::uint32_t lane_row(WindowItem item) const {
+    const int g = threadIdx.x & 7;
+    return lane_place(plan_.slots[item.begin() + (g < item.count() ? g : 0)] / launch_.slots_per_row);
+  }
 
   /// All threads: copies of item `item` into buffer `turn & 1`.
   __device__ __forceinline__ void ask(int item, int turn) {
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const int row = warp % kWindowItemRows;
+    const int place = first_row();
     const WindowItem facts = plan_.items[item];
-    if (row < facts.count()) {
-      const int source_row = plan_.slots[facts.begin() + row] / e_.routing.top_k;
-      const std::uint16_t* source = e_.x + static_cast<std::int64_t>(source_row) * e_.gate_up.columns;
-      const std::uint32_t target = buffers_ + (turn & 1) * bytes() + row * 128;
-      for (int chunk = warp / kWindowItemRows * 32 + lane; chunk < e_.gate_up.k_blocks * 16; chunk += kWindowThreads / 8) {
-        const int bytes = min(max(e_.gate_up.columns - chunk * 8, 0), 8) * 2;
-        copy16_padded(target + (chunk >> 3) * 1024 + (((chunk & 7) ^ row) << 4), bytes > 0 ? source + chunk * 8 : source,
-                      bytes);
-      }
+    if (place < facts.count()) {
+      copy_row(plan_.slots[facts.begin() + place] / launch_.slots_per_row, (turn & 1) * kWindowItemRows + place);
     }
     barrier_arrive_after_copies(barriers_ + 8 * (turn & 1));
   }
+  /// This lane's address for ldmatrix, once the copies have landed.
   __device__ __forceinline__ std::uint32_t wait(int turn) const {
     barrier_wait(barriers_ + 8 * (turn & 1), turn >> 1 & 1);
-    return buffers_ + (turn & 1) * bytes();
+    return lane_place((turn & 1) * kWindowItemRows + (threadIdx.x & 7));
   }
 
  private:
-  __device__ __forceinline__ std::uint32_t bytes() const { return e_.gate_up.k_blocks * 2048; }
+  __device__ static int first_row() { return (threadIdx.x >> 5) % kWindowItemRows; }
+  /// Where place `place` (of both buffers) begins.
+  __device__ __forceinline__ std::uint32_t row_at(int place) const {
+    return buffers_ + place / kWindowItemRows * (e_.gate_up.k_blocks * 2048) + place % kWindowItemRows * 128;
+  }
+  __device__ __forceinline__ std::uint32_t lane_place(int place) const {
+    return row_at(place) + (((threadIdx.x >> 3 & 3) ^ (place & 7)) << 4);
+  }
+  __device__ __forceinline__ void copy_row(int row, int place) const {
+    const int columns = e_.gate_up.columns;
+    const std::uint16_t* source = e_.x + static_cast<std::int64_t>(row) * columns;
+    const std::uint32_t target = row_at(place);
+    for (int chunk = threadIdx.x / 32 / kWindowItemRows * 32 + (threadIdx.x & 31); chunk < e_.gate_up.k_blocks * 16;
+         chunk += kWindowThreads / kWindowItemRows) {
+      const int bytes = min(max(columns - chunk * 8, 0), 8) * 2;
+      copy16_padded(target + (chunk >> 3) * 1024 + (((chunk & 7) ^ (place & 7)) << 4), bytes > 0 ? source + chunk * 8 : source,
+                    bytes);
+    }
+  }
+
   const WindowExperts& e_;
+  const WindowLaunch& launch_;
   const WindowPlan& plan_;
   std::uint32_t buffers_, barriers_;
 };
-static_assert(kWindowWarps % kWindowItemRows == 0);
+static_assert(kWindowWarps % kWindowItemRows == 0 && kWindowItemRows == 8);
 
 /// sum += a block times the rows whose 128 columns begin at `rows` (this lane's address for ldmatrix).
 template <typename F>
 __device__ __forceinline__ void multiply_block(float (&sum)[4], const HeldBlock<F>& block, std::uint32_t rows) {
+  std::uint32_t b[4][4];  // read at once, so that no product waits for its own
+#pragma unroll
+  for (int i = 0; i < 4; ++i) load_matrices((rows + (i >> 1) * 1024) ^ (i & 1) * 64u, b[i]);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    std::uint32_t b[4], a[4];
-    load_matrices(rows + half * 1024, b);
+    std::uint32_t a[4];
     fragment<F, 0>(block.codes[half], block.scales[half], a);
-    multiply(sum, a, b[0], b[1]);
+    multiply(sum, a, b[2 * half][0], b[2 * half][1]);
     fragment<F, 1>(block.codes[half], block.scales[half], a);
-    multiply(sum, a, b[2], b[3]);
-    load_matrices((rows + half * 1024) ^ 64u, b);
+    multiply(sum, a, b[2 * half][2], b[2 * half][3]);
     fragment<F, 2>(block.codes[half], block.scales[half], a);
-    multiply(sum, a, b[0], b[1]);
+    multiply(sum, a, b[2 * half + 1][0], b[2 * half + 1][1]);
     fragment<F, 3>(block.codes[half], block.scales[half], a);
-    multiply(sum, a, b[2], b[3]);
+    multiply(sum, a, b[2 * half + 1][2], b[2 * half + 1][3]);
   }
 }
 
@@ -417,24 +479,113 @@ __device__ __forceinline__ void write_inner(const WindowExperts& e, const Window
   }
 }
 
+/// The sum of a tile's segments that its warps handed over, [segment][lane].
+__device__ __forceinline__ void add_handed(const PackedPart& part, const float4* handed, SegmentSum<4, 3>& total) {
+  float4 sums[kSegmentsMax];
+#pragma unroll
+  for (int segment = 0; segment < kSegmentsMax; ++segment) sums[segment] = handed[segment * 32];
+#pragma unroll
+  for (int segment = 0; segment < kSegmentsMax; ++segment) {
+    if (segment >= part.segments) break;
+    float sum[4] = {sums[segment].x, sums[segment].y, sums[segment].z, sums[segment].w};
+    total.add(segment, part.segment_tree != 0, sum);
+  }
+}
+
+/// Gate and up of the shared expert: its tiles are dealt out in equal runs, too, and a warp multiplies one segment of each.
+/// The rings are free yet; a segment's blocks come in batches of one ring.
+template <typename F, int stages>
+class SharedGateUp {
+ public:
+  __device__ SharedGateUp(const WindowExperts& e, const WindowLaunch& launch, std::uint32_t ring)
+      : e_(e), launch_(launch), run_(launch.shared_items, e.gate_up.tiles), ring_(ring) {
+    const int segment = threadIdx.x >> 5;
+    first_block_ = segment * e.gate_up.segment_blocks;
+    end_block_ = segment < kSharedWarps ? min(first_block_ + e.gate_up.segment_blocks, e.gate_up.k_blocks) : first_block_;
+  }
+  /// Before the launch waits: the first batch.
+  __device__ __forceinline__ void ask_first() const {
+    if (!run_.empty()) ask(run_.begin % run_.tiles_per_item, first_block_);
+  }
+  __device__ __forceinline__ void run(const WindowPlan& plan, const ItemRows& rows, std::uint8_t* partials) const {
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    if (warp >= kSharedWarps || run_.empty()) return;
+    rows.wait_all();
+    float4* const handed = reinterpret_cast<float4*>(partials) + lane;
+#pragma unroll 1
+    for (int index = run_.begin; index < run_.end; ++index) {
+      const int tile = index % run_.tiles_per_item, turn = index - run_.begin;
+      const WindowItem item = plan.items[index / run_.tiles_per_item];
+      const std::uint32_t lane_row = rows.lane_row(item);
+      float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 1
+      for (int batch = first_block_; batch < end_block_; batch += stages) {
+        if (turn > 0 || batch > first_block_) ask(tile, batch);
+        wait_copies<0>();
+        __syncwarp();
+#pragma unroll 1
+        for (int block = batch; block < min(batch + stages, end_block_); ++block) {
+          const HeldBlock<F> held = read_block<F>(ring_ + (block - batch) * launch_.block_bytes, e_.gate_up);
+          multiply_block<F>(sum, held, lane_row + block * 2048);
+        }
+        __syncwarp();
+      }
+      float4* const place = handed + (turn & 1) * kSegmentsMax * 32;
+      place[warp * 32] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+      named_sync(1, kSharedWarps * 32);
+      if (turn % kSharedWarps != warp) continue;
+      SegmentSum<4, 3> total;
+      add_handed(e_.gate_up, place, total);
+      float result[4];
+      total.finish(e_.gate_up.segments, e_.gate_up.segment_tree != 0, result);
+      write_inner(e_, launch_, plan, item, tile, result);
+    }
+  }
+
+ private:
+  /// Up to a ring's worth of the warp's blocks of a tile, from `first` on.
+  __device__ __forceinline__ void ask(int tile, int first) const {
+    const PackedPart& part = e_.gate_up;
+    const std::uint64_t policy = policy_read_once();
+    const std::uint8_t* block = e_.shared_gate_up + static_cast<std::int64_t>(tile * part.k_blocks + first) * part.block_bytes;
+    const int count = min(stages, end_block_ - first);
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      copy_block<F>(ring_ + i * launch_.block_bytes, block + i * part.block_bytes, part.block_bytes, policy);
+    }
+    commit_copies();
+  }
+
+  const WindowExperts& e_;
+  const WindowLaunch& launch_;
+  TileRun run_;
+  std::uint32_t ring_;
+  int first_block_, end_block_;
+};
+
 template <typename F, int stages>
 __device__ __forceinline__ void run_gate_up(const WindowExperts& e, const WindowLaunch& launch, const WindowPlan& plan,
                                             const TileRun& run, ItemRows& rows, std::uint8_t* partials,
                                             BlockRing<F, stages>& ring) {
   const PackedPart& part = e.gate_up;
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane & 7;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const int sharing = launch.warps_per_tile, place = warp % sharing, slot = warp / sharing;
   const int tile_slots = kWindowWarps / sharing;
   const int first_segment = place * part.segments / sharing, end_segment = (place + 1) * part.segments / sharing;
-  const std::uint32_t lane_row = g * 128 + (((lane >> 3) ^ g) << 4);
   float4* const handed = reinterpret_cast<float4*>(partials) + lane;
   int turns = 0;  // tiles that this slot has done
   const int first_item = run.first_item();
 #pragma unroll 1
   for (int item = first_item; item < run.end_item(); ++item) {
-    __syncthreads();  // the buffer that is asked for now has been read
-    if (item + 1 < run.end_item()) rows.ask(item + 1, item + 1 - first_item);
-    const std::uint32_t buffer = rows.wait(item - first_item) + lane_row;
+    const WindowItem facts = plan.items[launch.shared_items + item];
+    std::uint32_t lane_row;
+    if (launch.routes) {
+      lane_row = rows.lane_row(facts);
+    } else {
+      __syncthreads();  // the buffer that is asked for now has been read
+      if (item + 1 < run.end_item()) rows.ask(item + 1, item + 1 - first_item);
+      lane_row = rows.wait(item - first_item);
+    }
 #pragma unroll 1
     for (int tile = run.first_tile(item) + slot; tile < run.end_tile(item); tile += tile_slots, ++turns) {
       SegmentSum<4, 3> total;
@@ -445,7 +596,7 @@ __device__ __forceinline__ void run_gate_up(const WindowExperts& e, const Window
         const int first = segment * part.segment_blocks, end = min(first + part.segment_blocks, part.k_blocks);
 #pragma unroll 1
         for (int block = first; block < end; ++block) {
-          multiply_block<F>(sum, ring.take(part), buffer + block * 2048);
+          multiply_block<F>(sum, ring.take(part), lane_row + block * 2048);
         }
         if (sharing == 1) {
           total.add(segment, part.segment_tree != 0, sum);
@@ -456,19 +607,11 @@ __device__ __forceinline__ void run_gate_up(const WindowExperts& e, const Window
       if (sharing > 1) {
         named_sync(1 + slot, sharing * 32);
         if (turns % sharing != place) continue;
-        float4 sums[kSegmentsMax];
-#pragma unroll
-        for (int segment = 0; segment < kSegmentsMax; ++segment) sums[segment] = handed[handed_at + segment * 32];
-#pragma unroll
-        for (int segment = 0; segment < kSegmentsMax; ++segment) {
-          if (segment >= part.segments) break;
-          float sum[4] = {sums[segment].x, sums[segment].y, sums[segment].z, sums[segment].w};
-          total.add(segment, part.segment_tree != 0, sum);
-        }
+        add_handed(part, handed + handed_at, total);
       }
       float result[4];
       total.finish(part.segments, part.segment_tree != 0, result);
-      write_inner(e, launch, plan, plan.items[item], tile, result);
+      write_inner(e, launch, plan, facts, tile, result);
     }
   }
 }
@@ -554,7 +697,7 @@ __device__ __forceinline__ void run_down_tile(const WindowExperts& e, const Wind
                                               const DownUnits& units, float* results, BlockRing<F, stages>& ring) {
   const PackedPart& part = e.down;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-  const int slots = e.routing.rows * e.routing.top_k;
+  const int slots = e.routing.rows * launch.slots_per_row;
   if (warp >= units.count()) return;
   InnerBlock ahead;
   ahead.load(units.columns(warp));
@@ -596,20 +739,21 @@ __device__ __forceinline__ void run_down_tile(const WindowExperts& e, const Wind
   }
 }
 
-/// What the combination adds to, of one row and column. Asked for early: only this thread writes it.
+/// What the combination adds to, of one row and column. Those of a CTA's first tile and a thread's first row are asked for
+/// early, because only this thread writes them.
 struct CombineInputs {
   float residual = 0.0f, shared_output = 0.0f, shared_gate = 0.0f;
-  __device__ __forceinline__ void load(const CombineTarget& target, int row, int column) {
+  __device__ __forceinline__ void load(const CombineTarget& target, bool runs_shared, int row, int column) {
     const std::int64_t at = static_cast<std::int64_t>(row) * target.hidden + column;
     residual = target.residual[at];
-    if (target.shared_output == nullptr) return;
-    shared_output = target.shared_output[at];
+    if (target.shared_output != nullptr) shared_output = target.shared_output[at];
+    if (target.shared_output == nullptr && !runs_shared) return;
     shared_gate = target.shared_gate[row * target.shared_gate_stride];
   }
 };
 
 /// A slot's output: the sum over its units, which are subtrees of the tree over segments.
-__device__ __forceinline__ float slot_output(const WindowExperts& e, int units, int slots, int slot, int column,
+__device__ __forceinline__ float slot_output(int units, int slots, int slot, int column,
                                              const float* results) {
   const float* place = results + slot * kTileRows + column;
   if (units == 1) return *place;
@@ -628,29 +772,31 @@ __device__ __forceinline__ float slot_output(const WindowExperts& e, int units, 
   return total[0];
 }
 
-__device__ __forceinline__ void combine_tile(const WindowExperts& e, const WindowPlan& plan, const DownUnits& units, int tile,
-                                             const float* results, const CombineInputs* early) {
+__device__ __forceinline__ void combine_tile(const WindowExperts& e, const WindowLaunch& launch, const WindowPlan& plan,
+                                             const DownUnits& units, int tile, const float* results,
+                                             const CombineInputs& early) {
   const int rows = live_rows(e.routing.pass, e.routing.rows), top_k = e.routing.top_k;
-  const int slots = e.routing.rows * top_k;
+  const int slots = e.routing.rows * launch.slots_per_row;
+  const bool runs_shared = launch.shared_items > 0;
   for (int at = threadIdx.x; at < rows * kTileRows; at += kWindowThreads) {
     const int row = at / kTileRows, column = tile * kTileRows + at % kTileRows;
     if (column >= e.target.hidden) continue;
-    CombineInputs inputs;
-    if (early != nullptr && at == static_cast<int>(threadIdx.x)) {
-      inputs = *early;
-    } else {
-      inputs.load(e.target, row, column);
+    CombineInputs inputs = early;
+    if (tile != static_cast<int>(blockIdx.x) || at != static_cast<int>(threadIdx.x)) {
+      inputs.load(e.target, runs_shared, row, column);
     }
+    const auto output = [&](int choice) {
+      return slot_output(units.units_per_item(), slots, row * launch.slots_per_row + choice, at % kTileRows, results);
+    };
     float value = NAN;
     if (plan.chosen[row * top_k] != kUnrouted) {
       value = inputs.residual;
 #pragma unroll 4
       for (int choice = 0; choice < top_k; ++choice) {
-        const int slot = row * top_k + choice;
-        value = __fmaf_rn(plan.weights[slot], slot_output(e, units.units_per_item(), slots, slot, at % kTileRows, results), value);
+        value = __fmaf_rn(plan.weights[row * top_k + choice], output(choice), value);
       }
-      if (e.target.shared_output != nullptr) {
-        value = __fmaf_rn(sigmoid(inputs.shared_gate), inputs.shared_output, value);
+      if (runs_shared || e.target.shared_output != nullptr) {
+        value = __fmaf_rn(sigmoid(inputs.shared_gate), runs_shared ? output(top_k) : inputs.shared_output, value);
       }
     }
     e.target.residual[static_cast<std::int64_t>(row) * e.target.hidden + column] = value;
@@ -666,44 +812,53 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
   const int tid = threadIdx.x, warp = tid >> 5;
   const std::uint32_t shared_base = shared_address(shared);
   const std::uint32_t barriers = shared_base + launch.barriers;
+  const std::uint32_t ring_base = shared_base + launch.ring + warp * stages * launch.block_bytes;
+  std::uint8_t* const partials = shared + launch.partials;
+  auto* const masks = reinterpret_cast<std::uint32_t*>(shared + launch.masks);
+  WindowPlan plan;
+  plan.items = reinterpret_cast<WindowItem*>(shared + launch.items);
+  plan.slots = reinterpret_cast<std::uint16_t*>(shared + launch.slots);
+  const SharedGateUp<F, stages> shared_gate_up(e, launch, ring_base);
+  if (launch.gate_up) shared_gate_up.ask_first();
   if (tid == 0) {
     barrier_init(barriers, kWindowThreads);
     barrier_init(barriers + 8, kWindowThreads);
   }
+  if (launch.routes) begin_plan(e.routing, launch, masks, plan);
   allow_next();
   __syncthreads();
   wait_for_previous();
 
-  WindowPlan plan;
-  plan.items = reinterpret_cast<WindowItem*>(shared + launch.items);
-  plan.slots = reinterpret_cast<std::uint16_t*>(shared + launch.slots);
+  ItemRows rows(e, launch, plan, shared_base, barriers);
   if (launch.routes) {
     plan.chosen = reinterpret_cast<std::int32_t*>(shared + launch.chosen);
     plan.weights = reinterpret_cast<float*>(shared + launch.weights);
-    // The buffers of partial sums aren't in use yet.
-    auto* masks = reinterpret_cast<std::uint32_t*>(shared + launch.partials);
-    route_and_plan(e.routing, e.plan, masks, masks + kWindowExpertsRoutedMax, plan);
+    if (launch.gate_up) rows.ask_all();
+    route_rows(e.routing, plan);
+    if (launch.gate_up) shared_gate_up.run(plan, rows, partials);
+    __syncthreads();
+    finish_plan(e.routing, launch, e.plan, masks, masks + kWindowExpertsRoutedMax, plan);
   } else {
     plan.chosen = e.plan.chosen;
     plan.weights = e.plan.weights;
     read_plan(e.plan, plan);
   }
 
-  const TileRun run(plan.item_count, e.gate_up.tiles);
+  const TileRun run(plan.item_count - launch.shared_items, e.gate_up.tiles);
   const BlockCursor cursor(e, launch, plan.items, plan.item_count, run, warp);
-  BlockRing<F, stages> ring(shared_base + launch.ring + warp * stages * launch.block_bytes, launch.block_bytes, cursor);
-  ItemRows rows(e, plan, shared_base, barriers);
-  if (launch.gate_up && !run.empty()) rows.ask(run.first_item(), 0);
+  BlockRing<F, stages> ring(ring_base, launch.block_bytes, cursor);
+  if (!launch.routes && launch.gate_up && !run.empty()) rows.ask(run.first_item(), 0);
   ring.fill();
 
   CombineInputs early;
   const int live = live_rows(e.routing.pass, e.routing.rows);
   const int early_column = blockIdx.x * kTileRows + tid % kTileRows;
   if (launch.down && tid < live * kTileRows && early_column < e.target.hidden) {
-    early.load(e.target, tid / kTileRows, early_column);
+    early.load(e.target, launch.shared_items > 0, tid / kTileRows, early_column);
   }
 
-  if (launch.gate_up && !run.empty()) run_gate_up<F, stages>(e, launch, plan, run, rows, shared + launch.partials, ring);
+  if (launch.gate_up && launch.routes) rows.wait_all();  // also where nothing reads them: results will lie there
+  if (launch.gate_up && !run.empty()) run_gate_up<F, stages>(e, launch, plan, run, rows, partials, ring);
   if (launch.gate_up && launch.down) grid_barrier(launch.counters);
   if (launch.down) {
     const DownUnits units(e, launch, plan);
@@ -711,7 +866,7 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
     for (int tile = blockIdx.x; tile < e.down.tiles; tile += gridDim.x) {
       run_down_tile<F, stages>(e, launch, plan, units, results, ring);
       __syncthreads();
-      combine_tile(e, plan, units, tile, results, tile == static_cast<int>(blockIdx.x) ? &early : nullptr);
+      combine_tile(e, launch, plan, units, tile, results, early);
       __syncthreads();
     }
   }

@@ -20,14 +20,20 @@ struct WindowExperts {
   RoutingInputs routing;
   ExpertPlan plan;         // made, with items of kWindowItemRows; only memory for it where the launch routes
   CombineTarget target;
+  /// The blocks of a shared expert that is stored like one of the stacks' (stored_alike); null: none that runs here.
+  const std::uint8_t* shared_gate_up = nullptr;
+  const std::uint8_t* shared_down = nullptr;
 };
+
+/// Whether a layer's blocks can stand among those of the other one's experts.
+bool stored_alike(const PackedPart& one, const PackedPart& other);
 
 /// Whether the launch routes these rows by itself.
 bool window_experts_route(const RoutingInputs& routing);
 
-/// Whether this path can take such a layer at all.
+/// Whether this path can take such a layer at all; with a shared expert only where the launch routes.
 bool window_experts_fit(const CudaContext& context, const PackedPart& gate_up, const PackedPart& down,
-                        const RoutingInputs& routing);
+                        const RoutingInputs& routing, bool shared);
 
 void run_window_experts(CudaContext& context, const WindowExperts& experts);
 
