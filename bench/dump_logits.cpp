@@ -1,8 +1,9 @@
 // Teacher-forced logits of a token list, for quality measurements by tools/quality.py:
 //
-//   dump_logits MODEL TOKENS_FILE OUTPUT_FILE [--backend cpu|reference] [--rounding none|backend]
+//   dump_logits MODEL TOKENS_FILE OUTPUT_FILE [--backend cpu|cuda|reference] [--rounding none|backend] [--decode-rows N]
 //
-// TOKENS_FILE: ids separated by blanks. OUTPUT_FILE: raw fp32 [tokens, vocabulary], row i = logits after token i.
+// TOKENS_FILE: ids separated by blanks. OUTPUT_FILE: raw fp32 [tokens, vocabulary], row i = logits after token i. The last
+// N tokens are read one a pass, as a reply's are; the others in slices, as a prompt's. `--backend cuda` takes the first GPU.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -16,6 +17,9 @@
 #include "checkpoint/checkpoint.h"
 #include "model/load.h"
 #include "ops/cpu/cpu_backend.h"
+#if defined(TENSORFOLD_HAS_CUDA)
+#include "ops/cuda/cuda_backend.h"
+#endif
 #include "ops/reference/reference_backend.h"
 
 namespace tensorfold {
@@ -57,30 +61,41 @@ RoundPlan plan(const LanguageModel& model, const std::vector<std::int32_t>& toke
   return result;
 }
 
+std::unique_ptr<ops::Backend> make_backend(const std::string& name, const std::string& rounding) {
+  if (name == "reference") {
+    return ops::make_reference_backend(rounding == "none" ? ops::Rounding::kNone : ops::Rounding::kBackend, 2);
+  }
+  if (name == "cpu") return ops::make_cpu_backend({});
+#if defined(TENSORFOLD_HAS_CUDA)
+  if (name == "cuda") return ops::make_cuda_backend({});
+#endif
+  fail(ErrorCode::kInvalidArgument, "this build has no backend '{}'", name);
+}
+
 int run(int argc, char** argv) {
   if (argc < 4) fail(ErrorCode::kInvalidArgument, "usage: dump_logits MODEL TOKENS_FILE OUTPUT_FILE [--backend ...]");
   std::string backend_name = "cpu", rounding = "none";
+  std::size_t decode_rows = 0;
   for (int i = 4; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--backend") {
       backend_name = argv[i + 1];
     } else if (flag == "--rounding") {
       rounding = argv[i + 1];
+    } else if (flag == "--decode-rows") {
+      decode_rows = std::stoul(argv[i + 1]);
     } else {
       fail(ErrorCode::kInvalidArgument, "unknown argument {}", flag);
     }
   }
   const auto tokens = read_tokens(argv[2]);
-  auto backend = backend_name == "reference"
-                     ? ops::make_reference_backend(
-                           rounding == "none" ? ops::Rounding::kNone : ops::Rounding::kBackend, 2)
-                     : ops::make_cpu_backend({});
-  auto model = load_language_model(Checkpoint::open(argv[1]), std::move(backend), {});
+  const std::size_t prompt_tokens = tokens.size() - std::min(decode_rows, tokens.size());
+  auto model = load_language_model(Checkpoint::open(argv[1]), make_backend(backend_name, rounding), {});
   const auto pages = static_cast<std::int32_t>(tokens.size() / limits::kKvPageTokens + 2);
   model->allocate_caches(std::vector<std::int32_t>(model->facts().groups.size(), pages), 2, limits::kWindowRowsMax);
   std::ofstream out(argv[3], std::ios::binary);
-  for (std::size_t first = 0; first < tokens.size(); first += kRowsPerPass) {
-    const std::size_t count = std::min(kRowsPerPass, tokens.size() - first);
+  for (std::size_t first = 0, count = 0; first < tokens.size(); first += count) {
+    count = first < prompt_tokens ? std::min(kRowsPerPass, prompt_tokens - first) : 1;
     ForwardResult result;
     model->forward(plan(*model, tokens, first, count), result);
     out.write(reinterpret_cast<const char*>(result.logits),

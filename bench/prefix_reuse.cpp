@@ -5,25 +5,27 @@
 //
 // Token ids are drawn from a fixed seed and replies are greedy. Each figure is one request on an engine that has just
 // run a warm-up; replies of the three are compared, and the program fails when they differ.
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <future>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
+#include "measured_stream.h"
 #include "model/load.h"
 #include "ops/cpu/cpu_backend.h"
 
 namespace tensorfold {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using bench::Clock;
+using bench::MeasuredReply;
+using bench::MeasuredStream;
 
 struct Options {
   std::string model;
@@ -34,39 +36,13 @@ struct Options {
   bool json = false;
 };
 
-struct Turn {
-  std::vector<std::int32_t> reply;
-  double first_token_seconds = 0;
-  std::int32_t cached = 0;
-};
-
-Turn run(Engine& engine, const std::vector<std::int32_t>& prompt, int reply_tokens) {
+MeasuredReply run(Engine& engine, const std::vector<std::int32_t>& prompt, int reply_tokens) {
   StreamRequest request;
   request.id = "bench";
   request.prompt.tokens = prompt;
   request.reply_tokens_max = reply_tokens;
   request.ignore_stop_tokens = true;
-  Turn turn;
-  std::promise<FinishEvent> finished;
-  const auto start = Clock::now();
-  const auto handle = engine.open(std::move(request), [&](StreamEvent&& event) {
-    if (const auto* token = std::get_if<TokenEvent>(&event)) {
-      if (turn.reply.empty()) turn.first_token_seconds = std::chrono::duration<double>(Clock::now() - start).count();
-      turn.reply.push_back(token->token);
-    }
-    if (auto* finish = std::get_if<FinishEvent>(&event)) finished.set_value(std::move(*finish));
-  });
-  const FinishEvent finish = finished.get_future().get();
-  if (finish.reason != FinishReason::kLength) fail(ErrorCode::kInternal, "a stream failed: {}", finish.message);
-  turn.cached = finish.statistics.cached_tokens;
-  return turn;
-}
-
-std::vector<std::int32_t> draw(std::mt19937& random, int count, std::int32_t vocabulary) {
-  std::uniform_int_distribution<std::int32_t> id(0, vocabulary - 1);
-  std::vector<std::int32_t> tokens;
-  for (int i = 0; i < count; ++i) tokens.push_back(id(random));
-  return tokens;
+  return MeasuredStream(engine, std::move(request)).wait();
 }
 
 std::unique_ptr<Engine> start(const Options& options, std::int64_t cache_bytes) {
@@ -82,7 +58,7 @@ std::unique_ptr<Engine> start(const Options& options, std::int64_t cache_bytes) 
   auto started =
       Engine::start(load_language_model(Checkpoint::open(options.model), ops::make_cpu_backend(backend), {}), engine);
   std::mt19937 random(7);
-  run(*started, draw(random, 96, started->facts().model.vocabulary_size), 8);  // warm-up
+  run(*started, bench::random_tokens(random, 96, started->facts().model.vocabulary_size), 8);  // warm-up
   return started;
 }
 
@@ -115,12 +91,8 @@ Options parse(int count, char** arguments) {
 }
 
 int run(Options options) {
-  const bool is_temporary = options.folder.empty();
-  if (is_temporary) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "prefix-reuse-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) fail(ErrorCode::kInternal, "no temporary folder");
-    options.folder = pattern;
-  }
+  const TemporaryFolder temporary;
+  if (options.folder.empty()) options.folder = temporary.path().string();
   constexpr int kReplyTokens = 16;
   std::mt19937 random(1);
   std::vector<std::int32_t> conversation, turn;
@@ -128,20 +100,20 @@ int run(Options options) {
   {
     auto engine = start(options, -1);
     const std::int32_t vocabulary = engine->facts().model.vocabulary_size;
-    conversation = draw(random, options.context_tokens - kReplyTokens - options.new_tokens, vocabulary);
-    const Turn first = run(*engine, conversation, kReplyTokens);
-    conversation.insert(conversation.end(), first.reply.begin(), first.reply.end());
+    conversation = bench::random_tokens(random, options.context_tokens - kReplyTokens - options.new_tokens, vocabulary);
+    const MeasuredReply first = run(*engine, conversation, kReplyTokens);
+    conversation.insert(conversation.end(), first.tokens.begin(), first.tokens.end());
     const auto stop = Clock::now();
     engine.reset();
-    stop_seconds = std::chrono::duration<double>(Clock::now() - stop).count();
+    stop_seconds = bench::seconds_between(stop, Clock::now());
   }
   const auto next_turn = [&](std::int32_t vocabulary) {
     std::vector<std::int32_t> prompt = conversation;
-    const std::vector<std::int32_t> more = draw(random, options.new_tokens, vocabulary);
+    const std::vector<std::int32_t> more = bench::random_tokens(random, options.new_tokens, vocabulary);
     prompt.insert(prompt.end(), more.begin(), more.end());
     return prompt;
   };
-  Turn memory, disk, fresh;
+  MeasuredReply memory, disk, fresh;
   {
     const auto engine = start(options, -1);
     const std::int32_t vocabulary = engine->facts().model.vocabulary_size;
@@ -154,17 +126,16 @@ int run(Options options) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(options.folder)) {
     if (entry.is_regular_file()) bytes += entry.file_size();
   }
-  if (is_temporary) std::filesystem::remove_all(options.folder);
-  const bool equal = disk.reply == fresh.reply;
+  const bool equal = disk.tokens == fresh.tokens;
   const nlohmann::json report{{"model", options.model},
                               {"prompt_tokens", turn.size()},
-                              {"fresh_seconds", fresh.first_token_seconds},
-                              {"memory_seconds", memory.first_token_seconds},
-                              {"memory_cached_tokens", memory.cached},
-                              {"memory_share", memory.first_token_seconds / fresh.first_token_seconds},
-                              {"disk_seconds", disk.first_token_seconds},
-                              {"disk_cached_tokens", disk.cached},
-                              {"disk_share", disk.first_token_seconds / fresh.first_token_seconds},
+                              {"fresh_seconds", fresh.first_token_seconds()},
+                              {"memory_seconds", memory.first_token_seconds()},
+                              {"memory_cached_tokens", memory.statistics.cached_tokens},
+                              {"memory_share", memory.first_token_seconds() / fresh.first_token_seconds()},
+                              {"disk_seconds", disk.first_token_seconds()},
+                              {"disk_cached_tokens", disk.statistics.cached_tokens},
+                              {"disk_share", disk.first_token_seconds() / fresh.first_token_seconds()},
                               {"disk_bytes", bytes},
                               {"stop_seconds", stop_seconds},
                               {"replies_equal", equal}};
@@ -174,10 +145,10 @@ int run(Options options) {
     std::printf(
         "%zu prompt tokens, fresh %.3f s; next turn from memory %.3f s (%.2f %%, %d cached), from disk %.3f s "
         "(%.2f %%, %d cached, %.1f MiB); replies %s\n",
-        turn.size(), fresh.first_token_seconds, memory.first_token_seconds,
-        100 * memory.first_token_seconds / fresh.first_token_seconds, memory.cached, disk.first_token_seconds,
-        100 * disk.first_token_seconds / fresh.first_token_seconds, disk.cached, static_cast<double>(bytes) / (1 << 20),
-        equal ? "equal" : "DIFFER");
+        turn.size(), fresh.first_token_seconds(), memory.first_token_seconds(),
+        100 * memory.first_token_seconds() / fresh.first_token_seconds(), memory.statistics.cached_tokens,
+        disk.first_token_seconds(), 100 * disk.first_token_seconds() / fresh.first_token_seconds(),
+        disk.statistics.cached_tokens, static_cast<double>(bytes) / (1 << 20), equal ? "equal" : "DIFFER");
   }
   return equal ? 0 : 1;
 }

@@ -7,15 +7,20 @@
 #                                               tensorfold); what isn't there is left out
 #   --schedules N    of verify, for each checkpoint (20)
 #   --only PATTERN   rows of the table whose name matches (a shell pattern)
+#   --sanitizer TOOL instead of all this: the tests of operations under compute-sanitizer's TOOL (memcheck, initcheck,
+#                    racecheck, synccheck), each test by itself and at most --seconds N (240) long, --jobs N (8) at a time
 set -uo pipefail
 cd "$(dirname "$0")/.."
-binaries="" schedules=20 only="*"
+binaries="" schedules=20 only="*" sanitizer="" seconds=240 jobs=8
 while [ $# -gt 0 ]; do
   case $1 in
     --binaries) binaries=$(cd "$2" && pwd); shift 2 ;;
     --schedules) schedules=$2; shift 2 ;;
     --only) only=$2; shift 2 ;;
-    *) sed -n '2,10p' "$0"; exit 2 ;;
+    --sanitizer) sanitizer=$2; shift 2 ;;
+    --seconds) seconds=$2; shift 2 ;;
+    --jobs) jobs=$2; shift 2 ;;
+    *) sed -n '2,12p' "$0"; exit 2 ;;
   esac
 done
 if [ -z "$binaries" ]; then
@@ -70,6 +75,38 @@ verify() {  # verify NAME MODEL
   failures=$((failures + 1))
   cut -c1-600 "$log" | tail -n 5 | sed 's/^/    /'
 }
+
+sanitise() {  # sanitise TEST: its row goes to a file, as several run at once
+  local log=$logs/$1.log start=$SECONDS status
+  timeout "$seconds" compute-sanitizer --tool "$sanitizer" --error-exitcode 99 --print-limit 3 \
+    "$binaries/test_ops_cuda" --gtest_brief=1 --gtest_filter="$1" >"$log" 2>&1
+  status=$?
+  local result="exit status $status"
+  case $status in
+    0) result="clean" ;;
+    99) result="ERRORS" ;;
+    124) result="not finished" ;;
+  esac
+  grep -q 'ERROR SUMMARY: 0 errors' "$log" || [ $status -ne 0 ] || result="no summary"
+  row "$sanitizer $1" "$result, $((SECONDS - start)) s" >"$logs/$1.row"
+  [ "$result" = ERRORS ] && grep -v '^Running\|^\[' "$log" | cut -c1-160 | head -n 12 | sed 's/^/    /' >>"$logs/$1.row"
+}
+
+if [ -n "$sanitizer" ]; then
+  names=$("$binaries/test_ops_cuda" --gtest_list_tests | awk '/^[^ ]/{suite=$1} /^ /{print suite $1}')
+  for name in $names; do
+    wanted "$name" || continue
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do sleep 0.2; done
+    sanitise "$name" &
+  done
+  wait
+  cat "$logs"/*.row || exit 1
+  count=$(cat "$logs"/*.row | grep -c "^$sanitizer ")
+  clean=$(grep -h "^$sanitizer " "$logs"/*.row | grep -c ' clean, ')
+  echo "$clean of $count tests are clean under $sanitizer."
+  [ "$clean" -eq "$count" ]
+  exit
+fi
 
 command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 for suite in CudaPass PassBlock GraphCache Rows BlockConvolution CudaLinear Moe Attention TreeAttention MutualAttention \

@@ -3,16 +3,18 @@
 `tensorfold convert` makes in each affine width, and on the demo model.
 
 A schedule's checkpoint is drawn: each family gets as many schedules as asked for, spread at random over its checkpoints, and
-each format must come up often enough. Programs run side by side, which a GPU hardly minds. It stands beside `verify` because
+each format must come up often enough. It stands beside `verify` because
 that command knows one model; this one knows what the tree holds.
 
-    tools/verify_families.py --binary build/release/bin/tensorfold --backend cuda --schedules 300 --jobs 8
+    tools/verify_families.py --binary build/release/bin/tensorfold --backend cuda --schedules 300 --jobs 2 --jobs-a-run 6
 """
 
 import argparse
 import collections
 import concurrent.futures
+import itertools
 import json
+import os
 import pathlib
 import random
 import re
@@ -27,13 +29,14 @@ GROUPS = (32, 64, 128)
 SCHEDULES_A_RUN_MAX = 25  # of one process: the longest one should not be what everybody waits for
 
 
-def tensorfold(binary, *words):
-    return subprocess.run([binary, *map(str, words)], capture_output=True, text=True)
+def tensorfold(binary, *words, gpu=True):
+    environment = os.environ if gpu else os.environ | {"CUDA_VISIBLE_DEVICES": ""}  # a GPU takes a while to answer
+    return subprocess.run([binary, *map(str, words)], capture_output=True, text=True, env=environment)
 
 
 def describe(binary, model):
     """(family, formats of its matrices)"""
-    run = tensorfold(binary, "info", model)
+    run = tensorfold(binary, "info", model, gpu=False)
     if run.returncode != 0:
         sys.exit(f"info {model}: {run.stderr.strip()}")
     family = re.search(r"^family: .*\((\S+)\)$", run.stdout, re.M).group(1)
@@ -41,35 +44,31 @@ def describe(binary, model):
     return family.removesuffix("_text"), formats
 
 
-def converted(binary, source, folder):
-    """The source in every affine width; a group that divides no matrix of it leaves nothing quantised and is passed over."""
-    for bits in BITS:
-        for group in GROUPS:
-            out = folder / f"{source.name}_{bits}bit_{group}"
-            run = tensorfold(binary, "convert", source, out, "--bits", bits, "--group", group)
-            if run.returncode != 0:
-                sys.exit(f"convert {source}: {run.stderr.strip()}")
-            if any(name.startswith("affine") for name in describe(binary, out)[1]):
-                yield out
+def converted(binary, source, bits, group, folder):
+    """(path, family, formats) of the source in an affine width; none where the group divides no matrix of it."""
+    out = folder / f"{source.name}_{bits}bit_{group}"
+    run = tensorfold(binary, "convert", source, out, "--bits", bits, "--group", group, gpu=False)
+    if run.returncode != 0:
+        sys.exit(f"convert {source}: {run.stderr.strip()}")
+    family, formats = describe(binary, out)
+    return (out, family, formats) if any(name.startswith("affine") for name in formats) else None
 
 
-def checkpoints(binary, folder):
+def checkpoints(binary, folder, pool):
     """{family: [(path, formats)]}"""
     found = collections.defaultdict(list)
-
-    def add(path):
-        family, formats = describe(binary, path)
+    models = sorted((SOURCE / "tests/golden/models").iterdir()) + [SOURCE / "models/demo"]
+    models = [path / "model.gguf" if (path / "model.gguf").exists() else path for path in models]
+    for path, (family, formats) in zip(models, pool.map(lambda path: describe(binary, path), models)):
         found[family].append((path, formats))
-        return family
-
-    for path in sorted((SOURCE / "tests/golden/models").iterdir()):
-        gguf = path / "model.gguf"
-        add(gguf if gguf.exists() else path)
-    for family in list(found):
-        plain = [path for path, formats in found[family] if formats <= {"bf16", "f32"} and "bf16" in formats]
-        for out in converted(binary, min(plain, key=lambda path: len(path.name)), folder):
-            add(out)
-    add(SOURCE / "models/demo")
+    sources = []
+    for models in found.values():
+        plain = [path for path, formats in models if formats <= {"bf16", "f32"} and "bf16" in formats]
+        sources.append(min(plain, key=lambda path: len(path.name)))
+    wanted = [(source, bits, group) for source in sources for bits in BITS for group in GROUPS]
+    for made in pool.map(lambda each: converted(binary, *each, folder), wanted):
+        if made:
+            found[made[1]].append((made[0], made[2]))
     return found
 
 
@@ -90,11 +89,15 @@ def runs_of(found, options):
                 yield family, *models[index], part, draw.randrange(1, 1 << 31)
 
 
-def verify(options, run):
+def verify(options, run, gpu):
     family, path, formats, schedules, seed = run
     words = ["verify", path, "--backend", options.backend, "--schedules", schedules, "--seed", seed, "--json"]
     if options.backend == "cpu":
         words += ["--threads", 1]
+    if options.jobs_a_run > 1:
+        words += ["--jobs", options.jobs_a_run]
+    if options.gpus > 1:
+        words += ["--device", gpu % options.gpus]
     done = tensorfold(options.binary, *words)
     if "has no attention kernel" in done.stderr:
         return run, None, "refused by name"
@@ -113,22 +116,24 @@ def main():
     parser.add_argument("--least", type=int, default=20, help="schedules that each format must have come up in (20)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--jobs-a-run", type=int, default=1, help="verify's own --jobs: what a GPU likes better than programs (1)")
+    parser.add_argument("--gpus", type=int, default=1, help="programs take turns on so many GPUs (1)")
     parser.add_argument("--seconds", type=float, default=0, help="begin no run after this time: what is left out fails")
     options = parser.parse_args()
     started = time.monotonic()
     families, by_format = collections.defaultdict(collections.Counter), collections.Counter()
     mechanisms, failures, refused, left_out = collections.Counter(), [], set(), 0
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        found = checkpoints(options.binary, pathlib.Path(folder))
+        found = checkpoints(options.binary, pathlib.Path(folder), pool)
         runs = list(runs_of(found, options))
         random.Random(0).shuffle(runs)
 
-        def timed(run):
+        def timed(run, gpu):
             if options.seconds and time.monotonic() - started > options.seconds:
                 return run, None, "left out"
-            return verify(options, run)
+            return verify(options, run, gpu)
 
-        for number, ((family, path, formats, schedules, seed), report, error) in enumerate(pool.map(timed, runs), 1):
+        for number, ((family, path, formats, schedules, seed), report, error) in enumerate(pool.map(timed, runs, itertools.count()), 1):
             if error == "refused by name":
                 refused.add(path.name)
                 continue

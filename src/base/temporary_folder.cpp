@@ -11,8 +11,10 @@
 
 namespace tensorfold {
 
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "tensorfold-XXXXXX").string();
+TemporaryFolder::TemporaryFolder() : TemporaryFolder(std::filesystem::temp_directory_path()) {}
+
+TemporaryFolder::TemporaryFolder(const std::filesystem::path& parent) {
+  std::string name = (parent / "tensorfold-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) {
     fail(ErrorCode::kNotFound, "no temporary folder: {}: {}", name, std::strerror(errno));
   }

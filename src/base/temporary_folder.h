@@ -1,4 +1,4 @@
-// A folder of its own under the system's temporary one, gone with the object. For work whose files nobody keeps:
+// A folder of its own under the system's temporary one (or another), gone with the object. For work whose files nobody keeps:
 // verifying, tests.
 #pragma once
 
@@ -10,6 +10,7 @@ class TemporaryFolder {
  public:
   /// Throws Error(kNotFound) when none can be made.
   TemporaryFolder();
+  explicit TemporaryFolder(const std::filesystem::path& parent);
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;

@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <chrono>
+#include <utility>
 
 #include "base/error.h"
 
@@ -54,9 +55,18 @@ void ThreadPool::run_items(int thread) {
     if (item_of(ticket) >= count_of(ticket)) return;
     ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
     if (item_of(ticket) >= count_of(ticket)) return;
-    (*body_)(item_of(ticket), thread);
+    try {
+      (*body_)(item_of(ticket), thread);
+    } catch (...) {
+      note_failure();
+    }
     items_done_.fetch_add(1, std::memory_order_acq_rel);
   }
+}
+
+void ThreadPool::note_failure() {
+  const std::lock_guard lock(mutex_);
+  if (failure_ == nullptr) failure_ = std::current_exception();
 }
 
 void ThreadPool::worker_loop(int thread) {
@@ -107,6 +117,8 @@ void ThreadPool::parallel_for(std::int64_t items, const std::function<void(std::
       std::this_thread::yield();
     }
   }
+  // Written before the last item was counted, and read after that.
+  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 }  // namespace tensorfold

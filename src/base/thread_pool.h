@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -28,13 +29,14 @@ class ThreadPool {
 
   /// Calls body(item, thread) once for each item in [0, items); thread is in [0, thread_count()). Blocks until all are
   /// done. Items are handed out dynamically, and the caller waits for items only, never for a thread that has none: on a
-  /// busy machine a thread that isn't scheduled delays nobody. One caller at a time; not reentrant. Bodies must not throw.
-  /// At most kItemsMax items.
+  /// busy machine a thread that isn't scheduled delays nobody. One caller at a time; not reentrant. When bodies throw, all
+  /// items are still handed out, and one of the exceptions comes out of the call. At most kItemsMax items.
   void parallel_for(std::int64_t items, const std::function<void(std::int64_t item, int thread)>& body);
 
  private:
   void worker_loop(int thread);
   void run_items(int thread);
+  void note_failure();
 
   std::vector<std::thread> workers_;
   std::function<void()> on_start_;
@@ -45,6 +47,7 @@ class ThreadPool {
   alignas(64) std::atomic<std::int64_t> items_done_{0};
   alignas(64) std::atomic<bool> stopping_{false};
   std::atomic<int> sleeping_{0};
+  std::exception_ptr failure_;  // of the loop that runs
   std::mutex mutex_;
   std::condition_variable wake_;
 };

@@ -16,7 +16,6 @@ class PartialFile {
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
 
-  const std::filesystem::path& path() const { return path_; }
   /// Throws Error(kResourceExhausted) when the disk doesn't take it.
   void write(std::uint64_t offset, const void* data, std::size_t bytes);
   void finish();

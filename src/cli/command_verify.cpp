@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <future>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -30,13 +32,14 @@ constexpr std::uint64_t kSmallModelBytes = 64ull << 20;
 
 std::shared_ptr<LanguageModel> load(const ServedModelOptions& options, ProgressLine& progress) {
   LoadOptions load_options;
+  load_options.find_drafter = true;
   load_options.progress = [&progress](double fraction, const std::string& what) { progress.show(fraction, what); };
   const auto checkpoint = Checkpoint::open(resolve_model(options.model));
   return load_language_model(checkpoint, make_backend(options), load_options);
 }
 
 /// Schedules as wide as the model is small: a plain run feeds one row a pass.
-fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts, const std::string& learn_folder) {
+fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts, const std::filesystem::path& folder) {
   fold::Options options;
   options.schedules = static_cast<std::int32_t>(arguments.integer("--schedules").value_or(kSchedulesDefault));
   options.seed = seed_from(arguments.text("--seed").value_or("1"));
@@ -47,7 +50,8 @@ fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts, 
     options.reply_tokens_max = 16;
   }
   options.waves = 3;
-  options.learn_folder = learn_folder;
+  options.learn_folder = (folder / "learned").string();
+  options.recall_folder = (folder / "recall").string();
   for (const CacheGroup& group : facts.groups) {
     options.prompt_cache_bytes_max += kCachedUnitsMax * static_cast<std::int64_t>(group.page_bytes + group.slot_bytes);
   }
@@ -56,14 +60,46 @@ fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts, 
   return options;
 }
 
-nlohmann::ordered_json report_json(const std::string& model, const ModelFacts& facts, const fold::Options& options,
+/// The schedules of one job. One copy of the weights serves the plain run and then the engine of each.
+fold::Report run_job(const std::shared_ptr<LanguageModel>& model, const fold::Options& options) {
+  return fold::run([&](std::int32_t) { return std::make_unique<BorrowedModel>(model); }, options);
+}
+
+/// All schedules, shared out among the jobs; the first job has `model`. Rethrows what a job threw.
+fold::Report run_jobs(const Arguments& arguments, std::shared_ptr<LanguageModel> model, const std::filesystem::path& folder,
+                      ProgressLine& progress) {
+  const auto jobs = static_cast<std::int32_t>(arguments.integer("--jobs").value_or(1));
+  std::vector<std::shared_ptr<LanguageModel>> models{std::move(model)};
+  while (models.size() < static_cast<std::size_t>(jobs)) models.push_back(load(model_options(arguments), progress));
+  std::mutex mutex;
+  std::int32_t done = 0;
+  std::vector<std::future<fold::Report>> parts;
+  for (std::int32_t job = 0; job < jobs; ++job) {
+    const auto& own = models[static_cast<std::size_t>(job)];
+    const std::filesystem::path own_folder = folder / std::to_string(job);
+    std::filesystem::create_directories(own_folder);
+    fold::Options options = fold_options(arguments, own->facts(), own_folder);
+    options.first = job;
+    options.step = jobs;
+    options.progress = [&mutex, &done, &progress, all = options.schedules] {
+      const std::lock_guard lock(mutex);
+      progress.show(static_cast<double>(++done) / all, fmt::format("schedule {} of {}", done, all));
+    };
+    parts.push_back(std::async(std::launch::async, [own, options] { return run_job(own, options); }));
+  }
+  fold::Report report;
+  for (auto& part : parts) fold::add(report, part.get());
+  return report;
+}
+
+nlohmann::ordered_json report_json(const std::string& model, const ModelFacts& facts, std::uint64_t seed,
                                    const fold::Report& report) {
   nlohmann::ordered_json json = {{"model", model},
                                  {"family", facts.family},
                                  {"backend", facts.backend},
                                  {"path", facts.backend_path},
                                  {"arithmetic_version", facts.arithmetic_version},
-                                 {"seed", options.seed},
+                                 {"seed", seed},
                                  {"schedules", report.schedules},
                                  {"streams", report.streams},
                                  {"rows", report.rows_compared},
@@ -106,18 +142,12 @@ int run_verify(const std::vector<std::string>& words) {
   ProgressLine progress;
   const std::shared_ptr<LanguageModel> model = load(model_options(arguments), progress);
   const ModelFacts facts = model->facts();
-  const TemporaryFolder learned;
-  fold::Options options = fold_options(arguments, facts, learned.path().string());
-  options.progress = [&](std::int32_t done) {
-    progress.show(static_cast<double>(done) / options.schedules,
-                  fmt::format("schedule {} of {}", done, options.schedules));
-  };
-  // One copy of the weights serves the plain run and then the engine of each schedule.
-  const fold::Report report =
-      fold::run([&](std::int32_t) { return std::make_unique<BorrowedModel>(model); }, options);
+  const TemporaryFolder folder;
+  const fold::Report report = run_jobs(arguments, model, folder.path(), progress);
   progress.clear();
   if (arguments.has("--json")) {
-    std::printf("%s\n", report_json(arguments.model(), facts, options, report).dump().c_str());
+    const std::uint64_t seed = seed_from(arguments.text("--seed").value_or("1"));
+    std::printf("%s\n", report_json(arguments.model(), facts, seed, report).dump().c_str());
   } else {
     std::fputs(report_text(facts, report).c_str(), stdout);
   }

@@ -16,6 +16,8 @@ constexpr std::int32_t kGrowth = 4;
 constexpr double kOptimisticGrowth = 0.02;     // of the widest known pass, per further row
 constexpr std::uint64_t kTentativePasses = 3;  // a size met less often may have been met in a slow moment
 constexpr double kTentativeMost = 2.0;         // times the optimistic guess
+constexpr double kSlowMoment = 1.25;           // times the mean: more than that in one pass was another program's time
+constexpr std::uint64_t kStaleAfter = 8;       // passes: a measurement that newer ones of smaller passes contradict
 }  // namespace
 
 std::size_t CostModel::bucket_of(std::int32_t rows) {
@@ -40,17 +42,31 @@ void CostModel::observe(std::int32_t rows, double seconds) {
   if (unknown_ == Unknown::kOptimistic && bucket.count > 1 && bucket.count <= kTentativePasses) {
     weight = seconds < bucket.seconds ? 1.0 : 0.0;  // the fastest of the first few
   }
+  if (unknown_ == Unknown::kOptimistic && bucket.count > kTentativePasses) {
+    seconds = std::min(seconds, kSlowMoment * bucket.seconds);
+  }
   bucket.rows += (bucket.count == 1 ? 1.0 : kMeanWeight) * (rows - bucket.rows);
   bucket.seconds += weight * (seconds - bucket.seconds);
   bucket.last = observations_;
   rebuild_curve();
 }
 
+/// Passes grow dearer as prompts grow longer, and as the machine has other things to do. A larger pass that was faster
+/// than smaller ones have been since, and not once only, was measured in another time.
+bool CostModel::is_contradicted(std::size_t index) const {
+  const Bucket& large = buckets_[index];
+  return std::any_of(buckets_.begin(), buckets_.begin() + static_cast<std::ptrdiff_t>(index), [&](const Bucket& small) {
+    return is_known(small) && small.count >= kTentativePasses && small.seconds > large.seconds &&
+           small.last > large.last + kStaleAfter;
+  });
+}
+
 // Disturbances only ever add time: where a larger pass was faster, that is what the smaller one would take at rest.
 void CostModel::rebuild_curve() {
   curve_size_ = 0;
-  for (const Bucket& bucket : buckets_) {
-    if (!is_known(bucket)) continue;
+  for (std::size_t i = 0; i < kBucketCount; ++i) {
+    const Bucket& bucket = buckets_[i];
+    if (!is_known(bucket) || is_contradicted(i)) continue;
     Point point{bucket.rows, bucket.seconds};
     if (unknown_ == Unknown::kOptimistic && bucket.count < kTentativePasses && curve_size_ > 0) {
       const Point& below = curve_[curve_size_ - 1];

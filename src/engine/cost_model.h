@@ -39,6 +39,7 @@ class CostModel {
   };
   static std::size_t bucket_of(std::int32_t rows);
   bool is_known(const Bucket& bucket) const;
+  bool is_contradicted(std::size_t index) const;
   void rebuild_curve();
 
   Unknown unknown_;

@@ -180,8 +180,9 @@ class RunningEngine : public Engine {
     check_request(request, facts_, context_was_reduced_);
     request.prompt.identity = identity_;
     auto stream = std::make_shared<Stream>(std::move(request), std::move(sink));
-    mailbox_->post(stream);
-    return std::make_unique<Handle>(std::move(stream), mailbox_);
+    auto handle = std::make_unique<Handle>(stream, mailbox_);  // first: a stream without one could not be cancelled
+    mailbox_->post(std::move(stream));
+    return handle;
   }
 
  private:

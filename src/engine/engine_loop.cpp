@@ -51,7 +51,10 @@ EngineLoop::EngineLoop(LanguageModel& model, Mailbox& mailbox, const Capacity& c
                [this](std::int32_t rows) { return costs_.predict(capacity_.pass_rows) / capacity_.pass_rows * rows; }}),
       scheduler_(scheduler_limits(facts_, capacity, options), options.schedule_seed),
       sampler_(facts_.vocabulary_size),
-      drafter_(std::move(sources), drafter_limits(facts_, capacity), options.schedule_seed) {}
+      drafter_(std::move(sources), drafter_limits(facts_, capacity), options.schedule_seed) {
+  // Streams change places without asking for memory: one must never be lost between two lists.
+  running_.reserve(static_cast<std::size_t>(capacity.lanes) + 1);
+}
 
 void EngineLoop::run() {
   while (true) {
@@ -61,19 +64,15 @@ void EngineLoop::run() {
     if (mailbox_.is_stopping()) break;
     end_cancelled();
     has_copying_ = prefixes_.work();
-    admit();
-    if (running_.empty()) {
-      publish_load(Clock::now());  // what ended without a round must not linger in /health
-      continue;
-    }
     try {
-      run_round();
+      admit();
+      if (!running_.empty()) run_round();
     } catch (const std::exception& error) {
       // Nothing that a round throws may take the engine down; which streams it touched isn't known any more.
       end_all(FinishReason::kError, error.what());
     }
     drop_finished();
-    publish_load(Clock::now());
+    publish_load(Clock::now());  // also without a round: what ended must not linger in /health
   }
   receive(mailbox_.collect(false, Mailbox::kForever));
   for (const std::shared_ptr<Stream>& stream : waiting_) stream->finish(FinishReason::kCancelled);
@@ -85,8 +84,15 @@ void EngineLoop::run() {
 }
 
 void EngineLoop::receive(std::vector<std::shared_ptr<Stream>> arrivals) {
-  for (const std::shared_ptr<Stream>& stream : arrivals) prefixes_.open(*stream);
-  std::move(arrivals.begin(), arrivals.end(), std::back_inserter(waiting_));
+  for (std::shared_ptr<Stream>& stream : arrivals) {
+    try {
+      prefixes_.open(*stream);
+      waiting_.push_back(stream);
+    } catch (const std::exception& error) {
+      stream->finish(FinishReason::kError, error.what());
+      mailbox_.left_queue(1);
+    }
+  }
 }
 
 void EngineLoop::end_cancelled() {
@@ -109,9 +115,15 @@ void EngineLoop::end_cancelled() {
 void EngineLoop::admit() {
   const std::size_t before = running_.size();
   std::vector<std::shared_ptr<Stream>> preempted;
+  preempted.reserve(running_.size());
   admit_waiting(false, preempted);
   // Whoever gave its lane back waits where it stood before: at the front.
-  waiting_.insert(waiting_.begin(), preempted.begin(), preempted.end());
+  try {
+    waiting_.insert(waiting_.begin(), preempted.begin(), preempted.end());
+  } catch (const std::exception& error) {
+    for (const std::shared_ptr<Stream>& stream : preempted) end_waiting(*stream, error.what());
+    throw;
+  }
   admit_waiting(true, preempted);
   if (running_.size() == before && preempted.empty()) return;
   // They have left the queue's count: without this /health would show them nowhere until their first pass ends.
@@ -126,23 +138,38 @@ void EngineLoop::admit_waiting(bool background, std::vector<std::shared_ptr<Stre
     const std::shared_ptr<Stream> stream = *next;
     const bool has_free_lane = static_cast<std::int32_t>(running_.size()) < capacity_.lanes;
     if (!has_free_lane && (background || find_victim() == running_.end())) return;
-    if (stream->request().background != background || !prefixes_.may_start(*stream, running_)) {
-      ++next;
-      continue;
+    try {
+      if (stream->request().background != background || !prefixes_.may_start(*stream, running_)) {
+        ++next;
+        continue;
+      }
+      if (!has_free_lane) preempt(find_victim(), preempted);
+      start(stream);
+    } catch (const std::exception& error) {
+      end_waiting(*stream, error.what());
     }
-    if (!has_free_lane) preempted.push_back(preempt(find_victim()));
-    // Every lane was promised the whole context, so a free lane always finds its pages.
-    const bool admitted = prefixes_.start(*stream);
-    TF_ASSERT(admitted);
-    stream->before_release = [this](Stream& ended) { prefixes_.on_end(ended); };
     next = waiting_.erase(next);
-    mailbox_.left_queue(1);
-    stream->order = ++admissions_;
-    stream->last_served = services_;
-    stream->start(Clock::now());
-    drafter_.open(*stream);
-    running_.push_back(stream);
   }
+}
+
+void EngineLoop::start(const std::shared_ptr<Stream>& stream) {
+  // Every lane was promised the whole context, so a free lane always finds its pages.
+  const bool admitted = prefixes_.start(*stream);
+  TF_ASSERT(admitted);
+  stream->before_release = [this](Stream& ended) { prefixes_.on_end(ended); };
+  stream->order = ++admissions_;
+  stream->last_served = services_;
+  stream->start(Clock::now());
+  drafter_.open(*stream);
+  running_.push_back(stream);
+  mailbox_.left_queue(1);
+}
+
+/// Of a stream that counts as waiting.
+void EngineLoop::end_waiting(Stream& stream, const char* why) {
+  drafter_.close(stream);
+  stream.finish(FinishReason::kError, why);
+  mailbox_.left_queue(1);
 }
 
 // The background stream that was admitted last.
@@ -156,14 +183,20 @@ std::vector<std::shared_ptr<Stream>>::iterator EngineLoop::find_victim() {
 }
 
 // Takes a stream off its lane.
-std::shared_ptr<Stream> EngineLoop::preempt(std::vector<std::shared_ptr<Stream>>::iterator victim) {
+void EngineLoop::preempt(std::vector<std::shared_ptr<Stream>>::iterator victim,
+                         std::vector<std::shared_ptr<Stream>>& preempted) {
   const std::shared_ptr<Stream> stream = *victim;
   running_.erase(victim);
   drafter_.close(*stream);
-  stream->preempt();
+  try {
+    stream->preempt();
+  } catch (const std::exception& error) {
+    stream->finish(FinishReason::kError, error.what());
+    return;  // its lane is free all the same
+  }
+  preempted.push_back(stream);
   mailbox_.returned_to_queue(1);
   ++preemptions_;
-  return stream;
 }
 
 void EngineLoop::drop_finished() {

@@ -41,7 +41,9 @@ class EngineLoop {
   void admit();
   void admit_waiting(bool background, std::vector<std::shared_ptr<Stream>>& preempted);
   std::vector<std::shared_ptr<Stream>>::iterator find_victim();
-  std::shared_ptr<Stream> preempt(std::vector<std::shared_ptr<Stream>>::iterator victim);
+  void start(const std::shared_ptr<Stream>& stream);
+  void preempt(std::vector<std::shared_ptr<Stream>>::iterator victim, std::vector<std::shared_ptr<Stream>>& preempted);
+  void end_waiting(Stream& stream, const char* why);
   void drop_finished();
   void end_all(FinishReason reason, const char* message);
 

@@ -10,6 +10,9 @@ namespace tensorfold {
 namespace {
 
 constexpr std::int32_t kPassedOverMax = 8;
+// Of the bound of a pass, where a prompt is read beside streams that wait for their next token: costs are means, a
+// bound that half of the passes exceed would be none, and each slice of a long prompt costs more than the one before.
+constexpr double kMixedPassShare = 0.6;
 constexpr std::int32_t kSliceRowsMin = 16;  // a smaller rest of the pass isn't worth a prompt's page tables
 
 bool decodes(const LaneWork& work) {
@@ -70,7 +73,9 @@ std::vector<Grant> Scheduler::schedule(const std::vector<LaneWork>& work, const 
     ++rows;
   }
   // Drafts may use the pass's time as the prompts do; beside prompts, half of it.
-  const std::int32_t time_rows = costs.rows_within(limits_.pass_seconds, limits_.pass_rows);
+  const bool mixes = !prompts.empty() && !served_lanes.empty();
+  const double seconds = limits_.pass_seconds * (mixes ? kMixedPassShare : 1.0);
+  const std::int32_t time_rows = costs.rows_within(seconds, limits_.pass_rows);
   add_drafts(served_lanes, decode_rows_max, prompts.empty() ? time_rows : time_rows / 2, window_costs, grants);
   if (prompts.empty()) return grants;
   rows = 0;

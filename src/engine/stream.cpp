@@ -146,17 +146,24 @@ bool Stream::emit(StreamEvent&& event) {
     sink_(std::move(event));
     return true;
   } catch (const std::exception& error) {
-    finish(FinishReason::kError, fmt::format("The receiver of this stream's events failed: {}", error.what()));
+    spdlog::warn("stream {}: the receiver of its events failed: {}", request_.id, error.what());
   } catch (...) {
-    finish(FinishReason::kError, "The receiver of this stream's events failed.");
+    spdlog::warn("stream {}: the receiver of its events failed", request_.id);
   }
+  finish(FinishReason::kError, "The receiver of this stream's events failed.");
   return false;
 }
 
-void Stream::finish(FinishReason reason, const std::string& message) {
+void Stream::finish(FinishReason reason, std::string_view message) {
   if (is_finished()) return;
   const Clock::time_point now = Clock::now();
-  release_caches(reason != FinishReason::kError);
+  try {
+    release_caches(reason != FinishReason::kError);
+  } catch (const std::exception& error) {
+    spdlog::warn("stream {}: its caches couldn't be kept: {}", request_.id, error.what());
+    before_release = nullptr;
+    cache_.release();
+  }
   phase_ = Phase::kFinished;
   const bool was_started = started_ != Clock::time_point{};
   statistics_.queue_seconds = seconds_between(opened_, was_started ? started_ : now);
@@ -166,16 +173,28 @@ void Stream::finish(FinishReason reason, const std::string& message) {
   statistics_.time_to_first_token_seconds = seconds_between(opened_, first_token_);
   statistics_.decode_seconds = seconds_between(first_token_, now);
   if (reason == FinishReason::kError) spdlog::warn("stream {}: {}", request_.id, message);
-  try {
-    sink_(FinishEvent{reason, message, statistics_});
-  } catch (...) {
-    spdlog::warn("stream {}: the receiver failed on the last event", request_.id);
-  }
+  deliver_end(reason, message);
   // What callers injected may hold resources of theirs: let go of it now, whoever still holds the handle.
   sink_ = nullptr;
   request_.rule.reset();
   first_rule_.reset();
   request_.on_logits = nullptr;
+}
+
+/// Whoever waits for the end must hear of it: where memory for its message is short it comes without one.
+void Stream::deliver_end(FinishReason reason, std::string_view message) {
+  FinishEvent event;
+  event.reason = reason;
+  event.statistics = std::move(statistics_);
+  try {
+    event.message = message;
+  } catch (const std::bad_alloc&) {
+  }
+  try {
+    sink_(std::move(event));
+  } catch (...) {
+    spdlog::warn("stream {}: the receiver failed on the last event", request_.id);
+  }
 }
 
 }  // namespace tensorfold

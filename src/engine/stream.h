@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/cache/prefix_cache.h"
@@ -78,7 +79,7 @@ class Stream {
   /// Delivers an event; a sink that throws ends this stream alone. False when the stream has finished.
   bool emit(StreamEvent&& event);
   /// Ends the stream, once: gives its caches back and delivers FinishEvent.
-  void finish(FinishReason reason, const std::string& message = {});
+  void finish(FinishReason reason, std::string_view message = {});
 
   // Scheduling bookkeeping, kept by the loop.
   std::int32_t times_passed_over = 0;
@@ -96,6 +97,7 @@ class Stream {
 
  private:
   void release_caches(bool state_is_good);
+  void deliver_end(FinishReason reason, std::string_view message);
 
   StreamRequest request_;
   StreamSink sink_;

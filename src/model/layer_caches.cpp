@@ -2,6 +2,7 @@
 #include "model/layer_caches.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/error.h"
@@ -13,9 +14,21 @@ namespace {
 constexpr std::size_t kStagingBytes = 32u << 20;
 constexpr std::size_t kStagedPieceBytes = kStagingBytes / 4;
 
+/// Without memory of its own: pages fall free also where there is none left. The host brings the first piece, which
+/// then doubles where it lies until all of it is filled.
 void poison(ops::Backend& backend, std::byte* data, std::size_t bytes) {
-  const std::vector<std::uint8_t> garbage(bytes, 0xff);  // NaN in fp32 and in bf16
-  backend.copy_to_backend(data, garbage.data(), bytes);
+  static const auto garbage = [] {
+    std::array<std::uint8_t, 4096> filled;
+    filled.fill(0xff);  // NaN in fp32 and in bf16
+    return filled;
+  }();
+  std::size_t filled = std::min(garbage.size(), bytes);
+  backend.copy_to_backend(data, garbage.data(), filled);
+  while (filled < bytes) {
+    const std::size_t piece = std::min(filled, bytes - filled);
+    backend.copy_to_backend(data + filled, data, piece);
+    filled += piece;
+  }
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ namespace {
 
 constexpr std::size_t kWritePieceBytes = 256u << 10;
 constexpr auto kClientCheckInterval = std::chrono::milliseconds(50);
+constexpr auto kEventsCheckInterval =
+    std::chrono::seconds(30);  // the engine's notice may be lost where memory is short
 constexpr auto kLingerTime = std::chrono::seconds(2);
 constexpr std::size_t kLingerBytesMax = 64u << 20;
 
@@ -63,8 +65,12 @@ void Connection::notify() {
 
 Connection::Task<void> Connection::wait(Clock::time_point deadline) {
   if (!notified_) {
-    const bool asks = generation_ != nullptr && input_.size() > limits::kHttpPipelinedBytesMax && !peer_closed_;
-    wake_.expires_at(asks ? std::min(deadline, Clock::now() + kClientCheckInterval) : deadline);
+    if (generation_ != nullptr) {
+      const bool asks = input_.size() > limits::kHttpPipelinedBytesMax && !peer_closed_;
+      const Clock::duration sleep_max = asks ? Clock::duration(kClientCheckInterval) : kEventsCheckInterval;
+      deadline = std::min(deadline, Clock::now() + sleep_max);
+    }
+    wake_.expires_at(deadline);
     co_await wake_.async_wait(asio::as_tuple(asio::use_awaitable));
   }
   notified_ = false;
@@ -148,6 +154,7 @@ Connection::Task<void> Connection::run() {
       more = co_await serve_one();
     } catch (const std::exception& error) {
       spdlog::error("connection {}: {}", peer_, error.what());
+      generation_ = nullptr;  // it went with the frame that threw
       more = false;
     }
   }

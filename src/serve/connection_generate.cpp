@@ -93,8 +93,10 @@ Connection::Task<bool> Connection::generate(const HttpRequest& request, RouteMat
   } else {
     more = co_await whole_reply(request, exchange, keep_alive);
   }
-  // However the writing ended, the engine's own end is waited for before the request's memory goes.
+  // However the writing ended, the engine's own end is waited for before the request's memory goes. Polled first: a
+  // write may have slept through the notice of events that are there, and there is none of events behind them.
   std::vector<ReplyPiece> pieces;
+  generation_->poll(pieces);
   while (!generation_->finished()) {
     generation_->cancel();
     co_await wait(Clock::time_point::max());

@@ -7,13 +7,17 @@ namespace tensorfold {
 
 void StreamEvents::push(StreamEvent&& event) {
   std::lock_guard lock(mutex_);
-  if (events_.size() >= limits::kStreamEventsMax && !std::holds_alternative<FinishEvent>(event)) {
+  if (auto* finish = std::get_if<FinishEvent>(&event)) {
+    finish_ = std::move(*finish);
+  } else if (events_.size() >= limits::kStreamEventsMax) {
     overflowed_ = true;
     return;
+  } else {
+    events_.push_back(std::move(event));
   }
-  const bool was_empty = events_.empty();
-  events_.push_back(std::move(event));
-  if (was_empty && notify_) notify_();
+  if (noticed_ || !notify_) return;
+  notify_();
+  noticed_ = true;
 }
 
 void StreamEvents::close() {
@@ -24,7 +28,12 @@ void StreamEvents::close() {
 void StreamEvents::take(std::vector<StreamEvent>& events) {
   events.clear();
   std::lock_guard lock(mutex_);
+  if (finish_) events_.reserve(events_.size() + 1);  // the only thing that may fail: before anything has moved
   events.swap(events_);
+  noticed_ = false;
+  if (!finish_) return;
+  events.push_back(std::move(*finish_));
+  finish_.reset();
 }
 
 bool StreamEvents::overflowed() const {

@@ -75,7 +75,11 @@ class RunningServer:
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+        try:
+            return self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError("the server didn't stop:\n" + "".join(self.log[-80:])) from None
 
 
 @pytest.fixture(scope="session")

@@ -117,11 +117,16 @@ def test_drafted_and_serial_streams_side_by_side(shared, reference):
     requests = [body(text, seed=i, temperature=0 if i % 2 else 1.0, tokens=48) for i, text in enumerate(texts)]
     alone = [ids(serial(reference, request)) for request in requests]
     mixed = [call for request in requests for call in (request, undrafted(request))]
-    replies = together([lambda r=request: ask(shared, r) for request in mixed])
-    for i, (drafted, plain) in enumerate(zip(replies[::2], replies[1::2])):
-        assert ids(drafted) == ids(plain) == alone[i]
-        assert plain.model_extra["tensorfold"]["drafted"] == 0
-    assert sum(reply.model_extra["tensorfold"]["drafted"] for reply in replies) > 0
+    drafts = 0
+    for _ in range(20):  # on a busy machine drafts seldom pay, and then there are none
+        replies = together([lambda r=request: ask(shared, r) for request in mixed])
+        for i, (drafted, plain) in enumerate(zip(replies[::2], replies[1::2])):
+            assert ids(drafted) == ids(plain) == alone[i]
+            assert plain.model_extra["tensorfold"]["drafted"] == 0
+        drafts += sum(reply.model_extra["tensorfold"]["drafted"] for reply in replies)
+        if drafts > 0:
+            break
+    assert drafts > 0
 
 
 def test_a_stream_has_the_bytes_of_the_whole_reply(shared, reference):

@@ -1,6 +1,7 @@
 """Kept prefixes through the real server: what `cached_tokens` says, who shares with whom, restarts. Replies are compared
 with those of a server that keeps nothing."""
 import concurrent.futures
+import json
 
 import pytest
 
@@ -40,6 +41,16 @@ def test_the_same_request_again(start_server, fresh):
     assert cached(again) == again.usage.prompt_tokens - 1
     assert sha(first) == sha(again) == sha(chat(fresh, user("Tell me about the sea.")))
     assert cached(chat(fresh, user("Tell me about the sea."))) == 0
+
+
+def test_health_counts_what_was_reused(start_server):
+    server = start_server("--context", "512")
+    client = server.client()
+    replies = [chat(client, user("Tell me about the sea.")) for _ in range(3)]
+    health = json.loads(server.get("/health"))
+    assert health["cached_tokens_total"] == sum(cached(reply) for reply in replies) > 0
+    assert (health["prefixes"]["queries_total"], health["prefixes"]["hits_total"]) == (3, 2)
+    assert 0 < health["prefixes"]["bytes"] <= health["prefixes"]["bytes_max"]
 
 
 def test_other_requests_share_the_system_prompt(start_server, fresh):

@@ -27,6 +27,18 @@ def test_reports_every_mechanism_and_no_differing_bit():
     assert all(report["mechanisms"][name] > 0 for name in wanted), report["mechanisms"]
 
 
+def test_a_model_with_drafters_is_verified_with_them():
+    """The real sources: the demo model's MTP layer and DFlash2 drafter, copies and the recall store."""
+    result = verify(str(ROOT / "models/demo"), "--schedules", "9", "--seed", "3", "--json")
+    assert result.returncode == 0, result.stdout + result.stderr
+    report = json.loads(result.stdout)
+    assert report["rows"] > 1000 and report["differing_bits"] == 0
+    counts = report["mechanisms"]
+    assert counts["schedules_with_own_sources"] == 3
+    for source in ("mtp", "block", "copy", "recall", "oracle"):
+        assert counts["drafted_" + source] > 0 and counts["accepted_" + source] > 0, counts
+
+
 def test_speaks_to_people_too():
     result = verify(str(ROOT / "tests/golden/models/llama"), "--schedules", "1")
     assert result.returncode == 0, result.stderr

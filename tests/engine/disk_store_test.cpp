@@ -4,12 +4,15 @@
 #include "engine/cache/disk_store.h"
 #include "base/temporary_folder.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -18,8 +21,10 @@
 
 #include "base/error.h"
 #include "engine/engine.h"
+#include "eventually.h"
 #include "failing_files.h"
 #include "fake_model.h"
+#include "state_check.h"
 #include "stream_probe.h"
 
 namespace tensorfold {
@@ -469,6 +474,7 @@ TEST_P(Learn, KilledWhileItWritesItIsNeverWrong) {
   std::map<int, Tokens> expected;
   for (int i = 0; i < 6; ++i) expected[i] = fresh_reply(GetParam(), counting_prompt(300, i));
   std::int32_t resumed = 0;
+  std::size_t states = 0;                                                   // that survived, over all rounds
   const int rounds = std::getenv("TENSORFOLD_LONG") != nullptr ? 125 : 10;  // 500 kills over the four kinds
   for (int round = 0; round < rounds; ++round) {
     const pid_t child = ::fork();
@@ -483,6 +489,7 @@ TEST_P(Learn, KilledWhileItWritesItIsNeverWrong) {
     ::waitpid(child, &status, 0);
     ASSERT_TRUE(WIFSIGNALED(status));
     const auto engine = start(folder.path(), conditions());
+    ASSERT_EQ(testing::first_damaged_state(folder.path(), states), "");
     for (const auto& [first, reply] : expected) {
       const Outcome outcome = run(*engine, counting_prompt(300, first));
       ASSERT_EQ(outcome.reply, reply);
@@ -490,6 +497,9 @@ TEST_P(Learn, KilledWhileItWritesItIsNeverWrong) {
     }
   }
   EXPECT_GT(resumed, 0);
+  EXPECT_GT(states, 0u);
+  std::fprintf(stderr, "  %d kills; %zu states found whole after them, %d tokens resumed by %d replies\n", rounds,
+               states, resumed, rounds * static_cast<int>(expected.size()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Learn,
@@ -588,8 +598,7 @@ TEST(DiskStore, WritesNoMoreADayThanItMay) {
   write(*store, 3);
   EXPECT_EQ(store->counters().states, 2u);
   now += 86'400;
-  for (int i = 0; i < 400 && store->counters().is_paused; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(testing::eventually([&] { return !store->counters().is_paused; }));
   write(*store, 4);
   EXPECT_EQ(store->counters().states, 3u);
 }
@@ -605,7 +614,7 @@ TEST(DiskStore, PausesWhileTheDiskIsFullAndGoesOnAfterwards) {
   const auto store = DiskStore::open(options, true, nullptr);
   ASSERT_NE(store, nullptr);
   const auto write = [&](std::int32_t first) {
-    for (int i = 0; i < 400 && !store->can_write(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(testing::eventually([&] { return store->can_write(); }));
     store->write(state_of(*store, counting_prompt(200, first)));
     store->wait_until_written();
     return store->counters().states;
@@ -622,6 +631,93 @@ TEST(DiskStore, PausesWhileTheDiskIsFullAndGoesOnAfterwards) {
     EXPECT_EQ(write(2), before + 1);
   }
   for (const fs::path& file : folder.states()) EXPECT_EQ(file.extension(), ".state");
+}
+
+TEST(DiskStore, NothingIsAppendedBehindHalfARecord) {
+  const Folder folder;
+  const auto files = std::make_shared<FailingFiles>();
+  DiskStoreOptions options;
+  options.folder = folder.path();
+  options.free_bytes_min = 0;
+  options.retry = std::chrono::milliseconds(5);
+  options.files = files;
+  {
+    const auto store = DiskStore::open(options, true, nullptr);
+    ASSERT_NE(store, nullptr);
+    const auto write = [&](std::int32_t first) {
+      EXPECT_TRUE(testing::eventually([&] { return store->can_write(); }));
+      store->write(state_of(*store, counting_prompt(200, first)));
+      store->wait_until_written();
+      return store->counters().states;
+    };
+    ASSERT_EQ(write(0), 1u);
+    const auto manifest_bytes = fs::file_size(folder.path() + "/v1/MANIFEST");
+    // The disk fills in the middle of the record of a state whose file is whole, and what was written can't be taken
+    // back.
+    files->truncate_error = EIO;
+    files->bytes_left = static_cast<std::int64_t>(fs::file_size(folder.states().at(0))) + 20;
+    EXPECT_EQ(write(1), 1u);
+    EXPECT_EQ(fs::file_size(folder.path() + "/v1/MANIFEST"), manifest_bytes + 20);
+    files->bytes_left = std::numeric_limits<std::int64_t>::max();
+    EXPECT_EQ(write(2), 1u);  // there is room again, behind half a record
+    EXPECT_EQ(fs::file_size(folder.path() + "/v1/MANIFEST"), manifest_bytes + 20);
+    files->truncate_error = 0;
+    EXPECT_EQ(write(3), 2u);
+  }
+  const auto store = DiskStore::open(options, true, nullptr);
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(store->counters().states, 2u);
+  for (const std::int32_t first : {0, 3}) {
+    EXPECT_EQ(store->resumable("i", "s", counting_prompt(200, first), 200).position, 200) << first;
+  }
+  EXPECT_EQ(folder.states().size(), 2u);
+}
+
+TEST(DiskStore, AManifestThatIsRewrittenIsTheOneThatIsAppendedTo) {
+  // Syncing its folder after the rename fails: the new file has the name all the same.
+  class Files : public FileLayer {
+   public:
+    int open(const std::string& path, int flags, unsigned mode) override {
+      if (rewritten && (flags & O_DIRECTORY) != 0 && path.ends_with("/v1")) {
+        ++refused;
+        errno = EIO;
+        return -1;
+      }
+      return FileLayer::open(path, flags, mode);
+    }
+    int rename(const std::string& from, const std::string& to) override {
+      if (to.ends_with("MANIFEST")) rewritten = true;
+      return FileLayer::rename(from, to);
+    }
+    std::atomic<bool> rewritten{false};
+    std::atomic<int> refused{0};
+  };
+  const Folder folder;
+  const auto files = std::make_shared<Files>();
+  DiskStoreOptions options;
+  options.folder = folder.path();
+  options.free_bytes_min = 0;
+  options.bytes_max = 60'000;
+  options.daily_bytes_max = 1ull << 40;
+  options.files = files;
+  Tokens last;
+  std::uint64_t states = 0;
+  {
+    const auto store = DiskStore::open(options, true, nullptr);
+    for (std::int32_t i = 0; files->refused == 0 && i < 1000; ++i) {
+      store->write(state_of(*store, counting_prompt(4000, i)));
+      store->wait_until_written();
+    }
+    ASSERT_EQ(files->refused, 1);
+    last = counting_prompt(4000);
+    last[0] = 60;  // of no other
+    store->write(state_of(*store, last));
+    store->wait_until_written();
+    states = store->counters().states;
+  }
+  const auto store = DiskStore::open(options, true, nullptr);
+  EXPECT_EQ(store->counters().states, states);
+  EXPECT_EQ(store->resumable("i", "s", last, 4000).position, 4000);
 }
 
 TEST(DiskStore, WhatCantBeReadIsAMiss) {

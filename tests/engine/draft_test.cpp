@@ -6,6 +6,7 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "eventually.h"
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/verify/oracle_source.h"
@@ -322,7 +323,8 @@ TEST(Drafts, ManyStreamsMixedWithSerialOnes) {
     EXPECT_GE(first->opened, 21);
     EXPECT_LE(first->opened, 21 + 4);  // of the background ones, these draft
     EXPECT_EQ(first->contract_breaches + second->contract_breaches, 0);
-    for (int i = 0; i < 2000 && second->closed < first->opened; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    // Both close on the engine's thread after the last event, the second one last.
+    EXPECT_TRUE(testing::eventually([&] { return second->closed >= first->opened; }));
     EXPECT_EQ(first->closed, first->opened);
     EXPECT_EQ(second->closed, first->opened);
   }
@@ -474,11 +476,8 @@ TEST(Drafts, LoadCountsDrafts) {
   const auto engine = start(options_of({std::make_shared<OracleSource>(options)}, 3));
   EXPECT_EQ(engine->facts().draft_kinds, std::vector<std::string>{"mtp"});
   const Outcome outcome = run(*engine, request_of(counting_prompt(40), 50));
-  EngineLoad load = engine->load();
-  for (int i = 0; i < 2000 && load.running > 0; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    load = engine->load();
-  }
+  EXPECT_TRUE(testing::eventually([&] { return engine->load().running == 0; }));
+  const EngineLoad load = engine->load();
   const DraftCounts& total = load.drafts_total[static_cast<std::size_t>(DraftKind::kMtp)];
   EXPECT_EQ(total.drafted, static_cast<std::uint64_t>(outcome.finish.statistics.drafted));
   EXPECT_EQ(total.accepted, static_cast<std::uint64_t>(outcome.finish.statistics.accepted));

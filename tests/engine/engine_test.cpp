@@ -7,6 +7,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "eventually.h"
 #include "base/error.h"
 #include "engine/host_sampler.h"
 #include "engine/verify/serial_run.h"
@@ -565,11 +566,11 @@ TEST(Engine, LoadCountsWhatHappened) {
   const auto engine = start();
   reply_of(*engine, request_of(counting_prompt(64), 10));
   reply_of(*engine, request_of(counting_prompt(36), 5));
-  EngineLoad load = engine->load();
-  for (int i = 0; i < 2000 && (load.reply_tokens_total < 15 || load.running > 0); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EngineLoad load;
+  EXPECT_TRUE(testing::eventually([&] {
     load = engine->load();
-  }
+    return load.reply_tokens_total >= 15 && load.running == 0;
+  }));
   EXPECT_EQ(load.prompt_tokens_total, 100u);
   EXPECT_EQ(load.reply_tokens_total, 15u);
   EXPECT_GT(load.decode_tokens_per_second, 0.0);

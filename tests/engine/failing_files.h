@@ -33,6 +33,9 @@ class FailingFiles : public FileLayer {
     return FileLayer::write(file, bytes, size);
   }
   int sync(int file) override { return sync_error != 0 ? fail(sync_error) : FileLayer::sync(file); }
+  int truncate(int file, std::uint64_t size) override {
+    return truncate_error != 0 ? fail(truncate_error) : FileLayer::truncate(file, size);
+  }
   int rename(const std::string& from, const std::string& to) override {
     return rename_error != 0 ? fail(rename_error) : FileLayer::rename(from, to);
   }
@@ -40,7 +43,7 @@ class FailingFiles : public FileLayer {
     return free_bytes_told >= 0 ? static_cast<std::uint64_t>(free_bytes_told) : FileLayer::free_bytes(path);
   }
 
-  std::atomic<int> open_error{0}, read_error{0}, sync_error{0}, rename_error{0};
+  std::atomic<int> open_error{0}, read_error{0}, sync_error{0}, rename_error{0}, truncate_error{0};
   std::atomic<std::int64_t> bytes_left{std::numeric_limits<std::int64_t>::max()};
   std::atomic<std::int64_t> free_bytes_told{-1};
   std::atomic<std::uint64_t> bytes_written{0};

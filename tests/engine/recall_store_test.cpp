@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -461,7 +462,8 @@ TEST_F(RecallStoreTest, SurvivesKillsAtAnyMoment) {
   std::mt19937_64 random(1);
   std::uint64_t next = 0;
   std::size_t found_before = 0;
-  for (int round = 0; round < 40; ++round) {
+  const int rounds = std::getenv("TENSORFOLD_LONG") != nullptr ? 500 : 40;
+  for (int round = 0; round < rounds; ++round) {
     int pipe[2];
     ASSERT_EQ(::pipe(pipe), 0);
     const pid_t child = in_child([&roomy, next, &pipe] {

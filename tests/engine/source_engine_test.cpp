@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "eventually.h"
 #include "base/limits.h"
 #include "base/temporary_folder.h"
 #include "engine/draft/recall_store.h"
@@ -360,10 +361,7 @@ class RecallEngine : public ::testing::Test {
   }
   /// A text is handed over after its stream's last event.
   static void wait_for(const RecallStore& store, std::size_t tokens) {
-    for (int i = 0; i < 2000 && store.token_count() < tokens; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    EXPECT_GE(store.token_count(), tokens);
+    EXPECT_TRUE(testing::eventually([&] { return store.token_count() >= tokens; }));
   }
   static StreamRequest request(const std::string& owner, std::uint64_t seed = 1) {
     StreamRequest request = request_of(counting_prompt(40), 100);

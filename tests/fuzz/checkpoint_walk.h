@@ -2,8 +2,6 @@
 // decoded, so that a size that slipped through the checks meets the sanitizer.
 #pragma once
 
-#include <unistd.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -11,27 +9,17 @@
 #include <string_view>
 #include <vector>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 
 namespace tensorfold::fuzz {
 
 /// A folder of this process alone, in memory where the machine has that; removed at exit.
 inline const std::filesystem::path& folder() {
-  struct Folder {
-    Folder() {
-      const std::filesystem::path memory = "/dev/shm";
-      const bool has_memory = std::filesystem::exists(memory);
-      std::string pattern = (has_memory ? memory : std::filesystem::temp_directory_path()) / "tf_fuzz_XXXXXX";
-      path = ::mkdtemp(pattern.data());
-    }
-    ~Folder() {
-      std::error_code error;
-      std::filesystem::remove_all(path, error);
-    }
-    std::filesystem::path path;
-  };
-  static const Folder instance;
-  return instance.path;
+  const std::filesystem::path memory = "/dev/shm";
+  static const TemporaryFolder instance(std::filesystem::exists(memory) ? memory
+                                                                        : std::filesystem::temp_directory_path());
+  return instance.path();
 }
 
 inline void write_file(const std::filesystem::path& path, const std::uint8_t* data, std::size_t size) {

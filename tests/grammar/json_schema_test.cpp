@@ -1,5 +1,5 @@
 // JSON schemas: what each keyword allows, which keywords are refused by name, and that masks are exact.
-#include <chrono>
+#include <ctime>
 
 #include "base/limits.h"
 #include "grammar/matching.h"
@@ -219,7 +219,7 @@ TEST(JsonSchema, RefusesKeywordsByNameAndPlace) {
 }
 
 TEST(JsonSchema, HostileSchemasAreRefusedQuickly) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // of this process alone
   std::string nested = R"({"type":"null"})";
   for (int i = 0; i < 2000; ++i) nested = R"({"items":)" + nested + "}";
   refusal(schema_source(nested));  // large or not, it ends
@@ -248,7 +248,7 @@ TEST(JsonSchema, HostileSchemasAreRefusedQuickly) {
   std::string properties;
   for (int i = 0; i < 1000; ++i) properties += fmt::format("{}\"property{}\":{{}}", i == 0 ? "" : ",", i);
   refusal(schema_source(R"({"properties":{)" + properties + "}}"));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 60.0);
 }
 
 TEST(JsonSchema, MasksAreExact) {

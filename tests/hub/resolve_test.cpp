@@ -2,13 +2,13 @@
 #include "hub/resolve.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
 
 #include "base/error.h"
+#include "base/temporary_folder.h"
 
 namespace tensorfold {
 namespace {
@@ -19,15 +19,10 @@ const std::string kOld(40, 'a'), kNew(40, 'b');
 
 class Hub : public testing::Test {
  protected:
-  Hub() {
-    std::string pattern = (fs::temp_directory_path() / "tensorfold_hub_XXXXXX").string();
-    root_ = ::mkdtemp(pattern.data());
-    ::setenv("HF_HUB_CACHE", root_.c_str(), 1);
-  }
+  Hub() { ::setenv("HF_HUB_CACHE", root_.c_str(), 1); }
   ~Hub() override {
     ::unsetenv("HF_HUB_CACHE");
     ::unsetenv("HF_HOME");
-    fs::remove_all(root_);
   }
 
   fs::path write(const fs::path& file, const std::string& text) const {
@@ -51,7 +46,8 @@ class Hub : public testing::Test {
     return "";
   }
 
-  fs::path root_;
+  const TemporaryFolder folder_;
+  const fs::path root_ = folder_.path();
 };
 
 TEST_F(Hub, FoldersAndGgufFilesAreUsedAsTheyAre) {

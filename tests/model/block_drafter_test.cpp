@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/temporary_folder.h"
 #include "head_test_support.h"
 #include "model/executor.h"
 
@@ -275,8 +276,8 @@ TEST(Drafter, CommittedRowsDontChange) {
 
 /// A drafter folder with one change in its config.json, loaded for the golden target.
 std::string error_with(const std::string& from, const std::string& to, std::int32_t bits = 4) {
-  const auto folder = std::filesystem::temp_directory_path() / ("tensorfold_drafter_" + std::to_string(::getpid()));
-  std::filesystem::remove_all(folder);
+  const TemporaryFolder temporary;
+  const std::filesystem::path folder = temporary.path() / "drafter";
   std::filesystem::copy(test::golden_directory("qwen3_5_mtp") / "dflash2", folder);
   std::ifstream in(folder / "config.json");
   std::string text((std::istreambuf_iterator<char>(in)), {});
@@ -293,7 +294,6 @@ std::string error_with(const std::string& from, const std::string& to, std::int3
   } catch (const Error& error) {
     message = error.what();
   }
-  std::filesystem::remove_all(folder);
   return message;
 }
 

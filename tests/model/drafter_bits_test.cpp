@@ -1,11 +1,10 @@
 // Quantising a drafter's large projections at load: a copy of the golden DFlash drafter whose feed-forward is widened
 // until its matrices count as large, with 4 bits and as stored.
-#include <unistd.h>
-
 #include <filesystem>
 #include <random>
 
 #include "base/bf16.h"
+#include "base/temporary_folder.h"
 #include "head_test_support.h"
 
 namespace tensorfold {
@@ -32,9 +31,6 @@ class DrafterBits : public testing::Test {
  protected:
   void SetUp() override {
     TF_SKIP_WITHOUT_BACKEND();
-    folder_ = fs::temp_directory_path() / ("tensorfold_wide_drafter_" + std::to_string(::getpid()));
-    fs::remove_all(folder_);
-    fs::create_directory(folder_);
     const auto golden = test::source_folder() / "tests/golden/drafters/qwen3_5_mtp_dflash";
     auto tensors = test::read_safetensors_plainly(golden / "model.safetensors");
     for (const char* layer : {"layers.0.", "layers.1."}) {
@@ -49,7 +45,6 @@ class DrafterBits : public testing::Test {
     config["intermediate_size"] = kWidth;
     std::ofstream(folder_ / "config.json") << config.dump();
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   struct Result {
     std::uint64_t packed_bytes = 0;
@@ -73,7 +68,8 @@ class DrafterBits : public testing::Test {
     return {laned.model->facts().packed_weight_bytes, proposed.at(0)};
   }
 
-  fs::path folder_;
+  const TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 TEST_F(DrafterBits, LargeProjectionsShrinkAndDraftAlike) {

@@ -1,13 +1,12 @@
 // MTP heads of golden checkpoints, in the model's file and beside it, against the independent oracle
 // (tests/golden/mtp_oracle.py): every pair of a prompt, and a chain of three levels. And the batches: lanes together
 // and prompts in slices give the bits of each alone.
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 
 #include "base/bf16.h"
 #include "base/error.h"
+#include "base/temporary_folder.h"
 #include "head_test_support.h"
 #include "model/draft_output.h"
 
@@ -218,11 +217,8 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenMtp, testing::ValuesIn(cases_with_head())
 class CopiedCheckpoint {
  public:
   explicit CopiedCheckpoint(const std::string& name) {
-    path_ = std::filesystem::temp_directory_path() / ("tensorfold_mtp_" + std::to_string(::getpid()) + "_" + name);
-    std::filesystem::remove_all(path_);
     std::filesystem::copy(test::golden_directory(name), path_);
   }
-  ~CopiedCheckpoint() { std::filesystem::remove_all(path_); }
 
   const std::filesystem::path& path() const { return path_; }
   void replace(const std::string& file, const std::string& from, const std::string& to) const {
@@ -243,7 +239,8 @@ class CopiedCheckpoint {
   }
 
  private:
-  std::filesystem::path path_;
+  const TemporaryFolder folder_;
+  const std::filesystem::path path_ = folder_.path() / "checkpoint";
 };
 
 TEST(Mtp, APartialHeadIsRefusedByName) {

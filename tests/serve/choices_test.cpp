@@ -6,6 +6,7 @@
 #include <map>
 #include <thread>
 
+#include "eventually.h"
 #include "serve/fake_model.h"
 #include "serve/http_client.h"
 #include "serve/seeds.h"
@@ -31,13 +32,6 @@ class ChoicesTest : public ::testing::Test {
   std::uint16_t port() const { return server_->port(); }
   static std::string chat(const std::string& content, const std::string& more) {
     return post("/v1/chat/completions", R"({"messages":[{"role":"user","content":")" + content + "\"}]," + more + "}");
-  }
-  bool wait_for(const std::function<bool()>& condition) const {
-    for (int i = 0; i < 500; ++i) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(10ms);
-    }
-    return false;
   }
 
   FakeEngine* engine_ = nullptr;
@@ -186,11 +180,11 @@ TEST_F(ChoicesTest, ADisconnectCancelsAll) {
   for (const char* more : {R"("n":4,"max_tokens":4000,"stream":true)", R"("n":4,"max_tokens":4000)"}) {
     auto client = std::make_unique<HttpClient>(port());
     client->send(chat("a", more));
-    ASSERT_TRUE(wait_for([this] { return engine_->load().running == 4; }));
+    ASSERT_TRUE(eventually([this] { return engine_->load().running == 4; }));
     client.reset();
     expected += 4;
-    ASSERT_TRUE(wait_for([this, expected] { return engine_->cancelled() == expected; })) << engine_->cancelled();
-    ASSERT_TRUE(wait_for([this] { return engine_->load().running == 0; }));
+    ASSERT_TRUE(eventually([this, expected] { return engine_->cancelled() == expected; })) << engine_->cancelled();
+    ASSERT_TRUE(eventually([this] { return engine_->load().running == 0; }));
   }
 }
 
@@ -217,7 +211,7 @@ TEST_F(ChoicesTest, AQueueThatFillsHalfwayLeavesNothingBehind) {
   engine_->set_requests_max(2);
   const Reply reply = ask(port(), chat("a", R"("n":3,"max_tokens":4000)"));
   EXPECT_EQ(reply.status, 503) << reply.body;
-  EXPECT_TRUE(wait_for([this] { return engine_->cancelled() == 2 && engine_->running() == 0; }));
+  EXPECT_TRUE(eventually([this] { return engine_->cancelled() == 2 && engine_->running() == 0; }));
   EXPECT_EQ(ask(port(), chat("SAY:fine", R"("n":2)")).status, 200);
 }
 

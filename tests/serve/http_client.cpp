@@ -22,7 +22,7 @@ HttpClient::HttpClient(std::uint16_t port) {
   if (::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     throw std::runtime_error("cannot connect");
   }
-  const timeval patience{10, 0};
+  const timeval patience{60, 0};
   ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 }
 

@@ -24,11 +24,11 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
 
   void send(const std::string& bytes);
-  /// The next reply, or nothing when the server closed the connection first (or 10 seconds went by).
+  /// The next reply, or nothing when the server closed the connection first (or a minute went by).
   std::optional<Reply> receive();
   /// Bytes until `marker` has been seen.
   std::string receive_until(const std::string& marker);
-  /// True when the server closes within 10 seconds without another byte.
+  /// True when the server closes within a minute without another byte.
   bool closed_by_server();
   void half_close();
   void reset();  // closes with RST

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/limits.h"
+#include "eventually.h"
 #include "serve/fake_model.h"
 #include "serve/http_client.h"
 
@@ -32,13 +33,6 @@ class ServerTest : public ::testing::Test {
   std::uint16_t port() const { return server_->port(); }
   std::string chat(const std::string& content, const std::string& more = "") const {
     return post("/v1/chat/completions", R"({"messages":[{"role":"user","content":")" + content + "\"}]" + more + "}");
-  }
-  bool wait_for(const std::function<bool()>& condition) const {
-    for (int i = 0; i < 500; ++i) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(10ms);
-    }
-    return false;
   }
 
   FakeEngine* engine_ = nullptr;
@@ -321,18 +315,18 @@ TEST_F(ServerTest, CancelsWhenTheClientLeaves) {
       const std::string more = std::string(R"(,"max_tokens":4000)") + (streamed ? R"(,"stream":true)" : "");
       auto active = std::make_unique<HttpClient>(port());
       active->send(chat("a", more));
-      ASSERT_TRUE(wait_for([this] { return engine_->load().running == 1; }));
+      ASSERT_TRUE(eventually([this] { return engine_->load().running == 1; }));
       auto queued = std::make_unique<HttpClient>(port());
       queued->send(chat("b", more));
-      ASSERT_TRUE(wait_for([this] { return engine_->load().waiting == 1; }));
+      ASSERT_TRUE(eventually([this] { return engine_->load().waiting == 1; }));
       for (auto* client : {&queued, &active}) {
         if (way == 0) client->reset();  // the object's end: FIN
         if (way == 1) (*client)->half_close();
         if (way == 2) (*client)->reset();  // RST
       }
       expected += 2;
-      ASSERT_TRUE(wait_for([this, expected] { return engine_->cancelled() == expected; })) << way << streamed;
-      ASSERT_TRUE(wait_for([this] { return engine_->load().running == 0; }));
+      ASSERT_TRUE(eventually([this, expected] { return engine_->cancelled() == expected; })) << way << streamed;
+      ASSERT_TRUE(eventually([this] { return engine_->load().running == 0; }));
     }
   }
   EXPECT_EQ(ask(port(), chat("SAY:still here")).json()["choices"][0]["message"]["content"], "still here");
@@ -346,10 +340,10 @@ TEST_F(ServerTest, CancelsWhenAClientLeavesBehindUnreadRequests) {
   for (int way = 0; way < 2; ++way) {
     HttpClient client(port());
     client.send(chat("a", R"(,"max_tokens":4000)") + ahead);
-    ASSERT_TRUE(wait_for([this] { return engine_->load().running == 1; }));
+    ASSERT_TRUE(eventually([this] { return engine_->load().running == 1; }));
     std::this_thread::sleep_for(100ms);  // until the server reads no further
     way == 0 ? client.reset() : client.half_close();
-    ASSERT_TRUE(wait_for([this, way] { return engine_->cancelled() == way + 1; })) << way;
+    ASSERT_TRUE(eventually([this, way] { return engine_->cancelled() == way + 1; })) << way;
   }
 }
 
@@ -541,10 +535,10 @@ TEST_F(ServerTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   start({}, 4, 2.0);
   HttpClient running(port());
   running.send(chat("x", R"(,"max_tokens":100)"));
-  ASSERT_TRUE(wait_for([this] { return engine_->load().running == 1; }));
+  ASSERT_TRUE(eventually([this] { return engine_->load().running == 1; }));
   HttpClient late(port());
   std::thread drain([this] { server_->drain(10); });
-  std::this_thread::sleep_for(50ms);
+  ASSERT_TRUE(eventually([this] { return ask(port(), chat("SAY:.")).status == 503; }));  // it has begun
   late.send(chat("y"));
   const Reply refused = late.receive().value_or(Reply{});
   EXPECT_EQ(refused.status, 503);

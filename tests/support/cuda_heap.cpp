@@ -37,7 +37,7 @@ struct Arena {
   std::byte* next = nullptr;  // never handed out from here on
   std::byte* end = nullptr;
   std::array<FreeBlock*, 64> free{};  // by log2 of the block's size
-  std::size_t used = 0, high_water = 0;
+  std::size_t used = 0;
 };
 
 // Constant-initialised, so that it is there before any other static object allocates.
@@ -81,7 +81,6 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
   }
   *reinterpret_cast<Header*>(pointer - sizeof(Header)) = {block, size_class};
   arena.used += std::size_t{1} << size_class;
-  arena.high_water = std::max(arena.high_water, arena.used);
   return pointer;
 }
 
@@ -118,11 +117,6 @@ bool open_cuda_heap(std::size_t bytes) {
   arena.end = arena.next + bytes;
   arena.begin = arena.next;
   return true;
-}
-
-std::size_t cuda_heap_high_water() {
-  const std::lock_guard lock(arena.mutex);
-  return arena.high_water;
 }
 
 }  // namespace tensorfold::test

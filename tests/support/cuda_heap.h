@@ -11,7 +11,4 @@ namespace tensorfold::test {
 /// that needs more than the block stops with a message: memory that the GPU can't reach would fault in a kernel instead.
 bool open_cuda_heap(std::size_t bytes);
 
-/// Most bytes that were in use at once.
-std::size_t cuda_heap_high_water();
-
 }  // namespace tensorfold::test

@@ -3,13 +3,13 @@
 // (tests/golden/make_tokenizers.py).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/temporary_folder.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -102,10 +102,6 @@ class Archive {
     return archive;
   }
   const fs::path& directory() const { return directory_; }
-  ~Archive() {
-    std::error_code ignored;
-    if (!directory_.empty()) fs::remove_all(directory_, ignored);
-  }
 
  private:
   Archive() {
@@ -113,12 +109,12 @@ class Archive {
     fs::path root = shared != nullptr ? fs::path(shared) : fs::path(TENSORFOLD_SOURCE_DIR) / ".." / "shared";
     const fs::path packed = root / "data" / "tokenizers.tar.xz";
     if (!fs::exists(packed)) return;
-    std::string pattern = (fs::temp_directory_path() / "tensorfold-tokenizers-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) return;
-    directory_ = pattern;
-    const std::string command = "tar -xJf '" + packed.string() + "' -C '" + pattern + "'";
+    folder_ = std::make_unique<TemporaryFolder>();
+    directory_ = folder_->path();
+    const std::string command = "tar -xJf '" + packed.string() + "' -C '" + directory_.string() + "'";
     if (std::system(command.c_str()) != 0) throw std::runtime_error("can't unpack " + packed.string());
   }
+  std::unique_ptr<TemporaryFolder> folder_;
   fs::path directory_;
 };
 

@@ -72,15 +72,20 @@ std::string DiskIndex::root_key(const std::string& identity, const std::string& 
 
 void DiskIndex::add(StoredState state) {
   TF_ASSERT(states_.count(state.id) == 0);
-  if (state.parent == 0) {
-    roots_[root_key(state.identity, state.scope)].push_back(state.id);
-  } else {
-    TF_ASSERT(states_.count(state.parent) == 1);
-    children_[state.parent].push_back(state.id);
+  TF_ASSERT(state.parent == 0 || states_.count(state.parent) == 1);
+  std::vector<std::uint64_t>& siblings =
+      state.parent == 0 ? roots_[root_key(state.identity, state.scope)] : children_[state.parent];
+  const std::uint64_t id = state.id, written_bytes = state.is_written ? state.file_bytes : 0;
+  const bool is_written = state.is_written;
+  siblings.push_back(id);
+  try {
+    states_.emplace(id, std::move(state));
+  } catch (...) {
+    siblings.pop_back();  // what is listed is there
+    throw;
   }
-  if (state.is_written) bytes_ += state.file_bytes, ++written_count_;
-  const std::uint64_t id = state.id;
-  states_.emplace(id, std::move(state));
+  bytes_ += written_bytes;
+  written_count_ += is_written ? 1 : 0;
 }
 
 std::vector<std::uint64_t> DiskIndex::remove(std::uint64_t id) {
@@ -90,12 +95,12 @@ std::vector<std::uint64_t> DiskIndex::remove(std::uint64_t id) {
   std::vector<std::uint64_t>& siblings = found->second.parent == 0
                                              ? roots_[root_key(found->second.identity, found->second.scope)]
                                              : children_[found->second.parent];
-  std::erase(siblings, id);
   removed.push_back(id);
   for (std::size_t i = 0; i < removed.size(); ++i) {
     const auto children = children_.find(removed[i]);
     if (children != children_.end()) removed.insert(removed.end(), children->second.begin(), children->second.end());
   }
+  std::erase(siblings, id);  // from here on nothing needs memory
   for (const std::uint64_t each : removed) {
     const StoredState& state = states_.at(each);
     if (state.is_written) bytes_ -= state.file_bytes, --written_count_;

@@ -25,6 +25,8 @@ class DiskIndex {
  public:
   explicit DiskIndex(bool resumes_anywhere) : resumes_anywhere_(resumes_anywhere) {}
 
+  // Where memory is short add() and remove() throw, and have changed nothing.
+
   /// A segment that is still on its way (is_written false) can be continued, and isn't resumed.
   void add(StoredState state);
   void set_written(std::uint64_t id, std::uint64_t file_bytes, std::uint64_t use);

@@ -204,13 +204,13 @@ DiskStore::~DiskStore() {
 StoredPrefix DiskStore::resumable(const std::string& identity, const std::string& scope,
                                   std::span<const std::int32_t> tokens, std::int32_t position_max) const {
   const std::lock_guard lock(mutex_);
-  return index_.resumable(identity, scope, tokens, position_max);
+  return given_up_ ? StoredPrefix() : index_.resumable(identity, scope, tokens, position_max);
 }
 
 StoredPrefix DiskStore::covered(const std::string& identity, const std::string& scope,
                                 std::span<const std::int32_t> tokens) const {
   const std::lock_guard lock(mutex_);
-  return index_.covered(identity, scope, tokens);
+  return given_up_ ? StoredPrefix() : index_.covered(identity, scope, tokens);
 }
 
 bool DiskStore::can_write() const {
@@ -237,15 +237,45 @@ void DiskStore::write(std::unique_ptr<StateToWrite> state) {
   stored.tokens = header.tokens;
   const std::lock_guard lock(mutex_);
   if (paused_ || (header.parent != 0 && index_.find(header.parent) == nullptr)) return;  // it would continue nothing
-  index_.add(std::move(stored));
-  queued_bytes_ += state->pages.size() + (state->snapshot != nullptr ? state->snapshot->size() : 0);
+  const std::uint64_t bytes = state->pages.size() + (state->snapshot != nullptr ? state->snapshot->size() : 0);
   to_write_.push_back(std::move(state));
+  try {
+    index_.add(std::move(stored));
+  } catch (...) {
+    to_write_.pop_back();  // what is queued is in the index
+    throw;
+  }
+  queued_bytes_ += bytes;
+  work_.notify_all();
+}
+
+/// Under mutex_, where a thread of the store's has met short memory and ends. The other one may be at work: from here on
+/// neither changes the index, nor writes to the manifest what the index says. Files on disk stay good: the next start
+/// reads them again.
+void DiskStore::give_up() {
+  if (!given_up_) spdlog::warn("learning is off until the next start: memory is short");
+  given_up_ = paused_ = true;
+  writing_ = false;
+  to_write_.clear();
+  queued_bytes_ = 0;
+  const auto end = [](StateRead& read) {
+    const std::lock_guard read_lock(read.mutex_);
+    read.done_ = read.failed_ = true;
+  };
+  if (reading_ != nullptr) end(*reading_);
+  for (const std::shared_ptr<StateRead>& read : to_read_) end(*read);
+  to_read_.clear();
+  idle_.notify_all();
   work_.notify_all();
 }
 
 std::shared_ptr<StateRead> DiskStore::read(const StoredPrefix& prefix) {
   auto read = std::make_shared<StateRead>();
   const std::lock_guard lock(mutex_);
+  if (given_up_) {
+    read->done_ = read->failed_ = true;
+    return read;
+  }
   for (const std::uint64_t id : prefix.chain) {
     const StoredState* state = index_.find(id);
     if (state == nullptr) break;  // gone in between: what comes before it still serves
@@ -269,6 +299,16 @@ void DiskStore::wait_until_written() {
 }
 
 void DiskStore::run_reader() {
+  try {
+    read_wanted();
+  } catch (const std::exception&) {
+    const std::lock_guard lock(mutex_);
+    give_up();
+  }
+  if (wake_) wake_();
+}
+
+void DiskStore::read_wanted() {
   while (true) {
     std::shared_ptr<StateRead> read;
     {

@@ -99,6 +99,7 @@ class DiskStore {
   bool can_write() const;
   /// Ids are given in order; a segment's parent may still be in the queue.
   std::uint64_t next_id();
+  /// Throws where memory is too short to queue it; then it never was.
   void write(std::unique_ptr<StateToWrite> state);
   std::shared_ptr<StateRead> read(const StoredPrefix& prefix);
 
@@ -116,10 +117,14 @@ class DiskStore {
 
   void run_writer();
   void run_reader();
+  void write_queued();
+  void read_wanted();
+  void give_up();
   bool write_state(StateToWrite& state, std::string& problem);
   bool write_file(StateToWrite& state, StoredState& stored, std::string& problem);
   bool make_room(std::uint64_t bytes, const StateHeader& header, std::string& problem);
   bool append(const std::vector<std::byte>& record, bool durable);
+  bool cut_torn_record();
   void compact_if_worth();
   bool rewrite_manifest();
   void forget(std::uint64_t id);
@@ -151,11 +156,13 @@ class DiskStore {
   std::deque<std::shared_ptr<StateRead>> to_read_;
   bool paused_ = false;
   std::string pause_reason_;
+  bool given_up_ = false;  // a thread has ended for want of memory: all is a miss from now on
   bool stopping_ = false;
   std::chrono::steady_clock::time_point stop_by_;
   DiskCounters counters_;
 
   std::mutex manifest_mutex_;  // appending and rewriting; taken before mutex_ where both are
+  bool manifest_is_torn_ = false;  // under manifest_mutex_: half a record follows its manifest_bytes_
   std::thread writer_, reader_;
 };
 

@@ -23,13 +23,23 @@ constexpr std::uint64_t kSecondsPerDay = 86'400;
 }  // namespace
 
 void DiskStore::run_writer() {
+  try {
+    write_queued();
+  } catch (const std::exception&) {
+    const std::lock_guard lock(mutex_);
+    give_up();
+  }
+}
+
+void DiskStore::write_queued() {
   while (true) {
     std::unique_ptr<StateToWrite> state;
     {
       std::unique_lock lock(mutex_);
       if (paused_ && !stopping_) {
         // What was queued when writing failed is stale by the time it works again.
-        work_.wait_for(lock, options_.retry, [this] { return stopping_; });
+        work_.wait_for(lock, options_.retry, [this] { return stopping_ || given_up_; });
+        if (given_up_) return;
         if (!stopping_) {
           paused_ = false;
           continue;
@@ -54,6 +64,7 @@ void DiskStore::run_writer() {
       problem = error.what();
     }
     const std::lock_guard lock(mutex_);
+    if (given_up_) return;
     writing_ = false;
     queued_bytes_ -= std::min(queued_bytes_, bytes);
     if (!written) index_.remove(state->header.id);  // and what was to continue it
@@ -90,7 +101,7 @@ bool DiskStore::write_state(StateToWrite& state, std::string& problem) {
   StoredState stored;
   {
     const std::lock_guard lock(mutex_);
-    const StoredState* known = index_.find(header.id);
+    const StoredState* known = given_up_ ? nullptr : index_.find(header.id);
     if (known == nullptr) return false;  // what it continues has failed, or was dropped since
     stored = *known;
   }
@@ -109,6 +120,7 @@ bool DiskStore::write_state(StateToWrite& state, std::string& problem) {
   const std::uint32_t day = today();
   {
     const std::lock_guard lock(mutex_);
+    if (given_up_) return false;  // a file without a record: the next start removes it
     if (day != day_) day_ = day, day_bytes_ = 0;
     day_bytes_ += stored.file_bytes;
     stored.last_use = next_use_++;
@@ -120,6 +132,7 @@ bool DiskStore::write_state(StateToWrite& state, std::string& problem) {
   }
   {
     const std::lock_guard lock(mutex_);
+    if (given_up_) return false;  // whole, and on record: the next start finds it
     counters_.bytes_written += stored.file_bytes;
     ++counters_.states_written;
     if (index_.find(stored.id) == nullptr) {  // what it continues was found damaged while this was being written
@@ -177,16 +190,16 @@ bool DiskStore::make_room(std::uint64_t bytes, const StateHeader& header, std::s
     for (const StoredState* state = index_.find(header.parent); state != nullptr; state = index_.find(state->parent)) {
       spared.push_back(state->id);
     }
-    while (index_.bytes() + bytes > options_.bytes_max) {
+    while (!given_up_ && index_.bytes() + bytes > options_.bytes_max) {
       const std::uint64_t least = index_.least_used(spared);
       if (least == 0) break;
+      removed.push_back(least);  // may fail: before the index forgets what has a file
       index_.remove(least);
-      removed.push_back(least);
       ++counters_.states_evicted;
     }
     counters_.bytes = index_.bytes();
     counters_.states = index_.written_count();
-    if (index_.bytes() + bytes > options_.bytes_max) bytes = 0;
+    if (given_up_ || index_.bytes() + bytes > options_.bytes_max) bytes = 0;
   }
   for (const std::uint64_t id : removed) append(encode_removed(id), false);
   remove_files(removed);
@@ -195,6 +208,7 @@ bool DiskStore::make_room(std::uint64_t bytes, const StateHeader& header, std::s
 
 bool DiskStore::append(const std::vector<std::byte>& record, bool durable) {
   const std::lock_guard lock(manifest_mutex_);
+  if (!cut_torn_record()) return false;
   const bool written = files_->write_all(manifest_file_, record.data(), record.size()) &&
                        (!durable || files_->sync(manifest_file_) == 0);
   if (written) {
@@ -202,15 +216,26 @@ bool DiskStore::append(const std::vector<std::byte>& record, bool durable) {
     return true;
   }
   const int error = errno;
-  files_->truncate(manifest_file_, manifest_bytes_);  // no half record in the middle of the log
+  manifest_is_torn_ = true;
+  cut_torn_record();
   errno = error;
   return false;
+}
+
+/// Under manifest_mutex_. Reading ends at half a record, so nothing may be appended behind one: where it can't be cut
+/// off now, it is cut off before the next record, or that one isn't written either.
+bool DiskStore::cut_torn_record() {
+  if (!manifest_is_torn_) return true;
+  if (files_->truncate(manifest_file_, manifest_bytes_) != 0) return false;
+  manifest_is_torn_ = false;
+  return true;
 }
 
 void DiskStore::forget(std::uint64_t id) {
   std::vector<std::uint64_t> removed;
   {
     const std::lock_guard lock(mutex_);
+    if (given_up_) return;
     removed = index_.remove(id);
     counters_.states_damaged += removed.empty() ? 0 : 1;
     counters_.bytes = index_.bytes();
@@ -230,6 +255,7 @@ void DiskStore::note_use(const std::vector<StoredState>& chain) {
   std::vector<std::byte> records;
   {
     const std::lock_guard lock(mutex_);
+    if (given_up_) return;
     for (const StoredState& state : chain) {
       index_.set_last_use(state.id, next_use_);
       const std::vector<std::byte> record = encode_used(state.id, next_use_++);
@@ -243,14 +269,19 @@ void DiskStore::compact_if_worth() {
   std::uint64_t live = 0;
   {
     const std::lock_guard lock(mutex_);
+    if (given_up_) return;
     for (const auto& [id, state] : index_.states()) live += encode_added(state).size();  // on their way, too: no matter
   }
-  if (manifest_bytes_ < kCompactBytesMin || manifest_bytes_ < 2 * live) return;
+  {
+    const std::lock_guard lock(manifest_mutex_);
+    if (manifest_bytes_ < kCompactBytesMin || manifest_bytes_ < 2 * live) return;
+  }
   if (!rewrite_manifest()) spdlog::warn("learning: {}/MANIFEST can't be rewritten: {}", root_, std::strerror(errno));
 }
 
 bool DiskStore::rewrite_manifest() {
   const std::lock_guard manifest_lock(manifest_mutex_);
+  const std::string path = root_ + "/MANIFEST", part = root_ + "/MANIFEST.part";
   std::vector<std::byte> bytes = manifest_magic();
   {
     const std::lock_guard lock(mutex_);
@@ -262,22 +293,24 @@ bool DiskStore::rewrite_manifest() {
     }
     add(encode_day(day_, day_bytes_));
   }
-  const std::string path = root_ + "/MANIFEST", part = root_ + "/MANIFEST.part";
   const int file = files_->open(part, O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
   if (file < 0) return false;
-  const bool done = files_->write_all(file, bytes.data(), bytes.size()) && files_->sync(file) == 0 &&
-                    files_->rename(part, path) == 0 && files_->sync_directory(root_);
-  if (!done) {
+  const bool renamed =
+      files_->write_all(file, bytes.data(), bytes.size()) && files_->sync(file) == 0 && files_->rename(part, path) == 0;
+  if (!renamed) {
     const int error = errno;
     files_->close(file);
     files_->remove(part);
     errno = error;
     return false;
   }
+  // The new one is the manifest from here on, also if a crash may still bring the old name back: what is appended to a
+  // file that no name leads to would be lost for certain.
   files_->close(manifest_file_);
   manifest_file_ = file;
   manifest_bytes_ = bytes.size();
-  return true;
+  manifest_is_torn_ = false;
+  return files_->sync_directory(root_);
 }
 
 }  // namespace tensorfold

@@ -2,6 +2,7 @@
 #include "engine/cache/prefix_cache.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
@@ -30,14 +31,45 @@ PrefixCache::PrefixCache(LanguageModel& model, PagePool& pool, const Capacity& c
   if (capacity.prefix_budget.is_empty()) return;
   tree_ = std::make_unique<PrefixTree>(model, pool, capacity.prefix_budget);
   mark_spacing_ = resume_point_spacing(groups_);
-  pool_.set_reclaimer([this](std::int32_t group) { return tree_->reclaim(group); });
+  pool_.set_reclaimer([this](std::int32_t group) {
+    try {
+      return tree_->reclaim(group);
+    } catch (const std::bad_alloc& error) {
+      forget_if_torn(error);
+      return true;  // its pages are free now
+    }
+  });
   if (options_.store == nullptr) return;
   learner_ = std::make_unique<PrefixLearner>(model, pool, *tree_, capacity.prefix_budget, std::move(options_.store),
                                              options_.identity, options_.learn_tokens_min);
 }
 
+/// Short memory is what can stop a change of the tree in its middle: nothing that it holds is relied on any more then.
+void PrefixCache::forget_if_torn(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) return;
+  spdlog::warn("memory is short: all kept prefixes are let go of");
+  tree_->forget();
+}
+
+bool PrefixCache::work() {
+  if (learner_ == nullptr) return false;
+  try {
+    return learner_->work();
+  } catch (const std::exception& error) {
+    spdlog::warn("learning: what was being copied is let go of: {}", error.what());
+    learner_->abandon();
+    forget_if_torn(error);
+    return false;
+  }
+}
+
 void PrefixCache::flush() {
-  if (learner_ != nullptr) learner_->flush(std::chrono::steady_clock::now() + kFlushTime);
+  if (learner_ == nullptr) return;
+  try {
+    learner_->flush(std::chrono::steady_clock::now() + kFlushTime);
+  } catch (const std::exception& error) {
+    spdlog::warn("learning: what is pending isn't written: {}", error.what());
+  }
 }
 
 PrefixCache::~PrefixCache() {
@@ -215,7 +247,12 @@ bool PrefixCache::resume(Stream& stream) {
   const std::string& scope = stream.prefix.scope;
   const PrefixMatch match = tree_->match(scope, elements, stream.prompt_length() - 1, uncut_of(stream));
   if (match.prefix.position == 0) return false;
-  tree_->touch(scope, elements, match);
+  try {
+    tree_->touch(scope, elements, match);
+  } catch (const std::exception& error) {
+    forget_if_torn(error);
+    return false;
+  }
   if (!stream.cache().admit(pool_, groups_, stream.tokens_max(), pass_rows_, &match.prefix)) return false;
   try {
     if (match.snapshot != nullptr) model_.write_slot(stream.cache().slot(), match.snapshot->bytes.data());
@@ -245,6 +282,7 @@ void PrefixCache::on_prompt_rows(Stream& stream) {
   } catch (const std::exception& error) {  // its reply doesn't depend on it
     spdlog::warn("stream {}: its prompt couldn't be kept ({})", stream.request().id, error.what());
     stream.prefix.keeps = false;
+    forget_if_torn(error);
   }
 }
 
@@ -293,6 +331,7 @@ void PrefixCache::on_end(Stream& stream) {
     }
   } catch (const std::exception& error) {
     spdlog::warn("stream {}: its state couldn't be kept ({})", stream.request().id, error.what());
+    forget_if_torn(error);
   }
 }
 

@@ -80,7 +80,7 @@ class PrefixCache {
   void on_end(Stream& stream);
 
   /// A bounded step of copying to or from disk, between passes. True: call again soon.
-  bool work() { return learner_ != nullptr && learner_->work(); }
+  bool work();
   bool is_loading() const { return learner_ != nullptr && learner_->is_loading(); }
   /// The engine stops: hands what is pending to the disk, within a bound.
   void flush();
@@ -90,6 +90,7 @@ class PrefixCache {
   const PrefixTree* tree() const { return tree_.get(); }
 
  private:
+  void forget_if_torn(const std::exception& error);
   PrefixTree::Elements elements_of(Stream& stream, std::int32_t count);
   std::vector<PrefixTree::Range> uncut_of(const Stream& stream) const;
   void name_media(Stream& stream);

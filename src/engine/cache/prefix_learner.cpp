@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -74,6 +75,12 @@ bool PrefixLearner::work() {
   const bool filling = fill_step();
   const bool copying = copy_step();
   return filling || copying;
+}
+
+void PrefixLearner::abandon() {
+  copying_.reset();
+  jobs_.clear();
+  while (!loads_.empty()) end_fill();
 }
 
 void PrefixLearner::flush(std::chrono::steady_clock::time_point until) {
@@ -258,6 +265,7 @@ bool PrefixLearner::fill_step() {
   } catch (const std::exception& error) {
     spdlog::warn("learning: a state can't be put back ({})", error.what());
     end_fill();
+    if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) throw;  // the tree may be torn, too
   }
   return !loads_.empty();
 }
@@ -317,6 +325,7 @@ bool PrefixLearner::install_group(std::size_t group, std::uint64_t& bytes_left) 
     if (table.empty()) table.resize(static_cast<std::size_t>(first), -1);
   }
   const std::size_t end = static_cast<std::size_t>((part_end() - 1) / kPageTokens) + 1;
+  table.reserve(end);  // a page that is taken needs its place
   while (table.size() < end) {
     const auto block = static_cast<std::uint32_t>(table.size());
     if (block < pages.first_block || block - pages.first_block >= pages.blocks) return false;  // a hole
@@ -364,7 +373,7 @@ void PrefixLearner::keep_filled(std::int32_t position, bool resume_point,
 
 void PrefixLearner::end_fill() {
   if (filling_ != nullptr) {
-    filling_->read->cancel();
+    if (filling_->read != nullptr) filling_->read->cancel();
     for (std::size_t g = 0; g < filling_->tables.size(); ++g) {
       for (const std::int32_t page : filling_->tables[g]) {
         if (page > 0) pool_.release(static_cast<std::int32_t>(g), page);

@@ -41,6 +41,8 @@ class PrefixLearner {
 
   /// A bounded step of copying. True when there is more to do at once.
   bool work();
+  /// Drops whatever is being copied: after a failure of work().
+  void abandon();
   bool is_loading() const { return !loads_.empty(); }
   /// Copies all that is pending for the writer, within the time.
   void flush(std::chrono::steady_clock::time_point until);

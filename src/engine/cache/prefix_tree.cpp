@@ -57,6 +57,31 @@ void PrefixTree::clear() {
   TF_ASSERT(node_count_ == 0 && snapshots_held_ == 0);
 }
 
+void PrefixTree::forget() {
+  leaves_.clear();
+  for (std::set<NodeKey>& order : window_pages_) order.clear();
+  snapshots_.clear();
+  for (auto& [scope, root] : roots_) {
+    Node* node = root.get();
+    while (node != nullptr) {  // from leaf to leaf: a chain may be too long to be taken apart by recursion
+      if (!node->children.empty()) {
+        node = node->children.begin()->second.get();
+        continue;
+      }
+      for (const std::size_t g : paged_groups_) {
+        if (node->parent != nullptr) release_page(*node, g);
+      }
+      Node* parent = node->parent;
+      if (parent != nullptr) parent->children.erase(parent->children.begin());
+      node = parent;
+    }
+  }
+  roots_.clear();
+  node_count_ = 0;
+  snapshots_held_ = 0;
+  for (const std::size_t g : paged_groups_) TF_ASSERT(held_[g] == 0);
+}
+
 std::uint64_t PrefixTree::bytes_held() const {
   std::uint64_t bytes = snapshot_bytes_held();
   for (const std::size_t g : paged_groups_) bytes += static_cast<std::uint64_t>(held_[g]) * groups_[g].page_bytes;
@@ -325,14 +350,16 @@ void PrefixTree::note_child(Node& parent, std::int32_t size, std::int32_t change
 /// A partly filled block goes on: its elements are extended, and its pages, which end too early, are given up.
 void PrefixTree::grow(Node& child, Elements block) {
   TF_ASSERT(child.children.empty() && resumes_anywhere());
+  std::vector<std::int32_t> elements(block.begin(), block.end());
   unindex(&child);
   note_child(*child.parent, child.size(), -1);
+  note_child(*child.parent, static_cast<std::int32_t>(elements.size()), 1);
+  // Out of the tree and in again without asking for memory: a child that is in no tree would take its pages with it.
   auto entry = child.parent->children.extract(Elements(child.elements));
   TF_ASSERT(!entry.empty());
-  child.elements.assign(block.begin(), block.end());
+  child.elements.swap(elements);
   entry.key() = Elements(child.elements);
   child.parent->children.insert(std::move(entry));
-  note_child(*child.parent, child.size(), 1);
   for (const std::size_t g : paged_groups_) release_page(child, g);
   child.priority = leaf_clock_ + static_cast<double>(child.uses) * child.size();
   index(&child);

@@ -78,6 +78,9 @@ class PrefixTree {
   /// Gives up one thing that holds a page of `group`; false when there is none.
   bool reclaim(std::int32_t group);
   void clear();
+  /// As clear(), for a tree that a failed change has left half-done: pages and memory come back, whatever the eviction
+  /// orders say. Needs no memory.
+  void forget();
 
   /// Blocks of a sliding group that resuming at `position` needs: this one to the last.
   std::int32_t first_window_block(std::size_t group, std::int32_t position) const;

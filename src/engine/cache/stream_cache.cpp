@@ -41,16 +41,18 @@ StreamCache::~StreamCache() {
 bool StreamCache::admit(PagePool& pool, const std::vector<CacheGroup>& groups, std::int32_t tokens,
                         std::int32_t pass_rows, const SharedPrefix* prefix) {
   TF_ASSERT(!is_admitted());
-  pool_ = &pool;
   groups_ = groups;
   tables_.assign(groups.size(), {});
   first_held_.assign(groups.size(), 0);
   reserved_.assign(groups.size(), 0);
   table_max_.clear();
+  table_max_.reserve(groups.size());
+  pool_ = &pool;  // from here on release() gives back what is held
   if (prefix != nullptr) share(*prefix);  // first, so that making room can't take these pages away
   bool complete = true;
   for (std::size_t g = 0; g < groups.size() && complete; ++g) {
     table_max_.push_back(table_entries(groups[g], tokens));
+    tables_[g].reserve(static_cast<std::size_t>(table_max_[g]));  // a page that is taken later needs its place
     const auto held = std::count_if(tables_[g].begin(), tables_[g].end(), [](std::int32_t page) { return page > 0; });
     const std::int32_t wanted = stream_pages_max(groups[g], tokens, pass_rows) - static_cast<std::int32_t>(held);
     TF_ASSERT(wanted >= 0);

@@ -258,8 +258,8 @@ bool RecallFolder::open_next_segment() {
     return false;
   }
   ::fsync(folder_.get());
+  files_.push_back({number, header.size()});  // may fail: before its file is the one that is written
   active_ = std::move(file);
-  files_.push_back({number, header.size()});
   bytes_ += header.size();
   return true;
 }

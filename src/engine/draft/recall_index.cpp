@@ -71,8 +71,13 @@ void RecallIndex::append(const RecallScope& scope, std::span<const std::int32_t>
   TF_ASSERT(newest_ != 0 && segment.number == newest_);
   const std::size_t begin = segment.tokens.size();
   TF_ASSERT(tokens.size() <= kSegmentTokens - begin);
-  segment.tokens.insert(segment.tokens.end(), tokens.begin(), tokens.end());
-  segment.records.push_back({scope, begin, segment.tokens.size()});
+  segment.records.push_back({scope, begin, begin + tokens.size()});
+  try {
+    segment.tokens.insert(segment.tokens.end(), tokens.begin(), tokens.end());
+  } catch (...) {
+    segment.records.pop_back();  // a record has its tokens, or there is none
+    throw;
+  }
   token_count_ += tokens.size();
   const std::size_t base = newest_ % ring_.size() * kSegmentTokens + begin;
   for (std::size_t next = kGramTokens; next < tokens.size(); ++next) {

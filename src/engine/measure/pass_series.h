@@ -34,7 +34,6 @@ class PassSeries {
   /// At least `repeats` passes, and more, up to the number allocated, while all of them took less than `seconds`.
   Samples run_for(std::int32_t repeats, double seconds);
   const ForwardResult& result() const { return result_; }
-  const RoundPlan& plan() const { return plan_; }
   bool is_over() const { return passes_left_ == 0; }
 
  private:

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "engine/draft/copy_source.h"
+#include "engine/draft/recall_store.h"
 #include "engine/engine.h"
 #include "engine/host_sampler.h"
 #include "engine/logit_adjust.h"
@@ -118,6 +119,7 @@ class Schedule {
                              const LogitAdjust& adjust, PathRule* rule);
   std::vector<std::int32_t> earlier_tokens();
   void run_engine();
+  void use_own_sources(EngineOptions& options);
   void run_wave(Engine& engine, std::size_t first, std::size_t end);
   void open(Engine& engine, Record& record, double background_share);
   void compare(std::size_t index);
@@ -143,6 +145,8 @@ class Schedule {
   std::size_t finished_count_ = 0;
   int event_count_ = 0, events_before_rest_ = 0;
   bool rest_is_open_ = false;
+  bool has_own_sources_ = false;
+  std::shared_ptr<RecallStore> recall_;
 };
 
 template <typename... Args>
@@ -334,6 +338,8 @@ void Schedule::run_engine() {
   const bool knows = draw(0, 3) != 0;
   if (knows) options.draft_sources.push_back(oracle);
   if (!knows || draw(0, 1) == 0) options.draft_sources.push_back(std::make_shared<CopySource>());
+  has_own_sources_ = options_.own_sources && options_.drafts && number_ % 3 == 2;
+  if (has_own_sources_) use_own_sources(options);
   if (options_.prompt_cache_bytes_max > 0) {
     options.prompt_cache_bytes =
         draw(0, static_cast<std::int32_t>(
@@ -357,6 +363,7 @@ void Schedule::run_engine() {
       for (std::size_t i = first; i < end; ++i) records_[i]->is_after_restart = true;
     }
     run_wave(*engine, first, end);
+    if (recall_ != nullptr) recall_->flush();  // what this wave wrote drafts for the next
   }
   engine.reset();  // its thread is done with the oracle
   report_.chains += static_cast<std::uint64_t>(oracle->chains);
@@ -367,6 +374,19 @@ void Schedule::run_engine() {
   if (oracle->contract_breaches > 0) failure(0, "the engine broke its contract with draft sources");
   if (oracle->opened != oracle->closed)
     failure(0, "{} drafters opened, {} closed", oracle->opened.load(), oracle->closed.load());
+}
+
+void Schedule::use_own_sources(EngineOptions& options) {
+  ++report_.schedules_with_own_sources;
+  options.drafts = true;
+  options.draft_sources.clear();
+  options.mtp_confidence = 0.0;  // chains as deep as they are asked for: deep ones are mostly wrong
+  if (options_.recall_folder.empty()) return;
+  RecallOptions recall;
+  recall.folder = options_.recall_folder;
+  recall.bytes_max = limits::kRecallBytesMin;
+  recall.vocabulary_size = facts_.vocabulary_size;
+  recall_ = options.recall = std::make_shared<RecallStore>(recall);
 }
 
 /// Some come while others run, and take the lanes of those in the background.
@@ -401,8 +421,12 @@ void Schedule::count_mechanisms(const Record& record) {
   report_.drafted += static_cast<std::uint64_t>(statistics.drafted);
   report_.accepted += static_cast<std::uint64_t>(statistics.accepted);
   for (std::size_t kind = 0; kind < kDraftKindCount; ++kind) {
-    report_.drafted_by_source[kind] += static_cast<std::uint64_t>(statistics.by_source[kind].drafted);
-    report_.accepted_by_source[kind] += static_cast<std::uint64_t>(statistics.by_source[kind].accepted);
+    // The oracle passes for an MTP head.
+    const bool of_oracle = !has_own_sources_ && static_cast<DraftKind>(kind) == DraftKind::kMtp;
+    std::uint64_t& drafted = of_oracle ? report_.drafted_by_oracle : report_.drafted_by_source[kind];
+    std::uint64_t& accepted = of_oracle ? report_.accepted_by_oracle : report_.accepted_by_source[kind];
+    drafted += static_cast<std::uint64_t>(statistics.by_source[kind].drafted);
+    accepted += static_cast<std::uint64_t>(statistics.by_source[kind].accepted);
   }
   report_.copies += statistics.by_source[static_cast<std::size_t>(DraftKind::kCopy)].drafted > 0 ? 1 : 0;
   report_.wide_windows += statistics.rows_max > limits::kWindowRowsMax ? 1 : 0;
@@ -493,11 +517,45 @@ void Schedule::compare_rows(std::size_t index) {
 
 Report run(const MakeModel& make_model, const Options& options) {
   Report report;
-  for (std::int32_t number = 0; number < options.schedules; ++number) {
+  for (std::int32_t number = options.first; number < options.schedules; number += options.step) {
     Schedule(make_model, options, number, report).run();
-    if (options.progress) options.progress(number + 1);
+    if (options.progress) options.progress();
   }
   return report;
+}
+
+void add(Report& report, const Report& part) {
+  const auto add_all = [](auto& to, const auto& from) {
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+  };
+  report.schedules += part.schedules;
+  report.streams += part.streams;
+  report.streams_cancelled += part.streams_cancelled;
+  report.rows_compared += part.rows_compared;
+  report.tokens_compared += part.tokens_compared;
+  report.chains += part.chains;
+  report.trees += part.trees;
+  report.copies += part.copies;
+  report.drafted += part.drafted;
+  report.accepted += part.accepted;
+  add_all(report.windows_by_landed, part.windows_by_landed);
+  report.drafted_by_oracle += part.drafted_by_oracle;
+  report.accepted_by_oracle += part.accepted_by_oracle;
+  add_all(report.drafted_by_source, part.drafted_by_source);
+  add_all(report.accepted_by_source, part.accepted_by_source);
+  report.schedules_with_own_sources += part.schedules_with_own_sources;
+  report.preemptions += part.preemptions;
+  report.streams_with_penalties += part.streams_with_penalties;
+  report.streams_with_rules += part.streams_with_rules;
+  report.streams_ended_by_rules += part.streams_ended_by_rules;
+  report.streams_resumed += part.streams_resumed;
+  report.rows_resumed += part.rows_resumed;
+  report.restarts += part.restarts;
+  report.streams_resumed_after_restart += part.streams_resumed_after_restart;
+  report.wide_windows += part.wide_windows;
+  report.differing_bits += part.differing_bits;
+  report.failures += part.failures;
+  if (report.first_failure.empty()) report.first_failure = part.first_failure;
 }
 
 std::map<std::string, std::uint64_t> mechanisms(const Report& report) {
@@ -507,6 +565,9 @@ std::map<std::string, std::uint64_t> mechanisms(const Report& report) {
       {"streams_wide_window", report.wide_windows},
       {"drafted", report.drafted},
       {"accepted", report.accepted},
+      {"drafted_oracle", report.drafted_by_oracle},
+      {"accepted_oracle", report.accepted_by_oracle},
+      {"schedules_with_own_sources", static_cast<std::uint64_t>(report.schedules_with_own_sources)},
       {"cancelled", static_cast<std::uint64_t>(report.streams_cancelled)},
       {"preempted", report.preemptions},
       {"penalties", static_cast<std::uint64_t>(report.streams_with_penalties)},

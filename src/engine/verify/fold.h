@@ -25,6 +25,8 @@ using MakeModel = std::function<std::unique_ptr<LanguageModel>(std::int32_t sche
 
 struct Options {
   std::int32_t schedules = 4;
+  /// Of the schedules 0 .. schedules - 1 those that are run: first, first + step, ... Several calls share them out.
+  std::int32_t first = 0, step = 1;
   std::uint64_t seed = 1;
   std::int32_t lanes_max = 17;
   std::int32_t streams_max = 24;
@@ -34,13 +36,17 @@ struct Options {
   bool poison_freed = true;      // NaN in freed pages and slots
   bool drafts = true;            // in most schedules, for most of their streams
   bool trees = true;             // among the drafts
+  /// Every third schedule drafts with the engine's own sources (copies, the model's MTP head and block drafter, recall)
+  /// instead of the oracle, which knows the reply and errs on purpose.
+  bool own_sources = true;
+  std::string recall_folder;  // where those schedules' recall store lies; "": they have none
   bool rules = true;             // masks, forced tokens, stops and cuts, for a third of the streams
   /// Prefix reuse: streams come in waves, later ones continue, repeat or leave the prompts and replies of earlier ones.
   std::int32_t waves = 1;
   std::int64_t prompt_cache_bytes_max = 0;  // the budget of a schedule is drawn up to it
   std::string learn_folder;                 // kept states go there, and the engine starts anew between some waves
   MakeModel make_reference;                 // the plain run's model where it shall differ (another path, other threads)
-  std::function<void(std::int32_t schedules_done)> progress;
+  std::function<void()> progress;           // after every schedule
 };
 
 struct Report {
@@ -52,7 +58,9 @@ struct Report {
   std::uint64_t chains = 0, trees = 0, copies = 0;                            // windows of drafts that were fed
   std::uint64_t drafted = 0, accepted = 0;                                    // their rows
   std::array<std::uint64_t, limits::kWideWindowRowsMax> windows_by_landed{};  // of chains and trees: drafts that landed
-  std::array<std::uint64_t, kDraftKindCount> drafted_by_source{}, accepted_by_source{};
+  std::uint64_t drafted_by_oracle = 0, accepted_by_oracle = 0;
+  std::array<std::uint64_t, kDraftKindCount> drafted_by_source{}, accepted_by_source{};  // real ones, by DraftKind
+  std::int32_t schedules_with_own_sources = 0;
   std::uint64_t preemptions = 0;
   std::int32_t streams_with_penalties = 0;
   std::int32_t streams_with_rules = 0;
@@ -71,6 +79,9 @@ struct Report {
 };
 
 Report run(const MakeModel& make_model, const Options& options);
+
+/// Adds what another part of the schedules found; the first failure stays that of the earlier report.
+void add(Report& report, const Report& part);
 
 /// How often each mechanism that could have changed a bit was at work, by name.
 std::map<std::string, std::uint64_t> mechanisms(const Report& report);

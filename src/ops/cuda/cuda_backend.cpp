@@ -336,6 +336,7 @@ class CudaBackend final : public Backend {
 
   std::int64_t row_bucket(std::int64_t rows) const override { return cuda::row_bucket(rows); }
   bool begin_pass(const PassInputs& inputs) override {
+    weight_loader_.reset();  // whoever computes has loaded
     try {
       return context().begin_pass(inputs);
     } catch (...) {
@@ -347,6 +348,7 @@ class CudaBackend final : public Backend {
   void abandon_pass() override { context().abandon_pass(); }
 
   std::unique_ptr<Linear> load_linear(const LinearSource& source) override {
+    if (weight_loader_ == nullptr) weight_loader_ = cuda::weight_loader();
     return cuda::load_linear(context(), source);
   }
   void linear(const LinearParams& params) override { cuda::linear(context(), params); }
@@ -403,6 +405,7 @@ class CudaBackend final : public Backend {
   CudaBackendOptions options_;
   mutable BackendContext context_;
   BackendInfo info_;
+  std::shared_ptr<void> weight_loader_;  // from the first load to the first pass
 };
 
 }  // namespace cuda

@@ -2,6 +2,7 @@
 #include "ops/cuda/cuda_memory.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "ops/cuda/cuda_error.h"
@@ -26,13 +27,13 @@ class CudaBuffer final : public Buffer {
     if (bytes == 0) return;
     if (place == MemoryPlace::kDevice) {
       data_ = owner_->take(bytes, purpose);
+      owner_->clear(data_, bytes);
     } else if (cudaMallocHost(&data_, bytes) != cudaSuccess) {
       cudaGetLastError();  // not sticky: the device goes on
       fail(ErrorCode::kResourceExhausted, "Out of memory: {} needs {:.0f} MiB of pinned host memory.", purpose,
            static_cast<double>(bytes) / kMib);
     }
-    check(cudaMemset(data_, 0, bytes), "clearing a buffer");
-    check(cudaDeviceSynchronize(), "clearing a buffer");  // the memset's stream isn't the backend's
+    if (place == MemoryPlace::kPinnedHost) std::memset(data_, 0, bytes);
   }
   ~CudaBuffer() override {
     if (data_ == nullptr) return;
@@ -53,6 +54,18 @@ class CudaBuffer final : public Buffer {
   void* data_ = nullptr;
   std::size_t bytes_;
 };
+
+DeviceMemory::~DeviceMemory() {
+  if (clearing_ != nullptr) cudaStreamDestroy(clearing_);
+}
+
+void DeviceMemory::clear(void* memory, std::size_t bytes) {
+  if (clearing_ == nullptr) {
+    check(cudaStreamCreateWithFlags(&clearing_, cudaStreamNonBlocking), "creating a stream");
+  }
+  check(cudaMemsetAsync(memory, 0, bytes, clearing_), "clearing a buffer");
+  check(cudaStreamSynchronize(clearing_), "clearing a buffer");
+}
 
 std::uint64_t DeviceMemory::left() const {
   std::size_t left = 0, total = 0;

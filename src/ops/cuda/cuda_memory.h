@@ -23,6 +23,9 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
  public:
   /// `bytes_max` 0: whatever the GPU has left.
   explicit DeviceMemory(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
 
   /// Called before a buffer of the device goes; empty: nobody needs to know any more.
   void set_on_free(std::function<void()> on_free) { on_free_ = std::move(on_free); }
@@ -41,7 +44,9 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
  private:
   friend class CudaBuffer;
   std::uint64_t left() const;
+  void clear(void* memory, std::size_t bytes);
 
+  cudaStream_t clearing_ = nullptr;  // its own: the whole GPU may not be waited for while another backend captures a pass
   std::uint64_t bytes_max_;
   std::uint64_t used_ = 0;
   std::function<void()> on_free_;

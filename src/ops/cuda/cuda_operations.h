@@ -18,6 +18,8 @@ namespace tensorfold::ops::cuda {
 
 // linear/
 std::unique_ptr<Linear> load_linear(CudaContext& context, const LinearSource& source);
+/// Threads and staging memory of loads: while it is held, the next load finds them.
+std::shared_ptr<void> weight_loader();
 void linear(CudaContext& context, const LinearParams& params);
 void embed(CudaContext& context, const EmbedParams& params);
 // moe/

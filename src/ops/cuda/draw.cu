@@ -14,7 +14,7 @@ namespace tensorfold::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kChunkMin = 8192;    // ids a block looks at
+constexpr int kChunkMin = 2048;    // ids a block looks at
 constexpr int kChunksMax = 64;     // of a row
 constexpr int kTopMax = 64;        // largest top_k that is drawn here
 constexpr float kNever = -std::numeric_limits<float>::infinity();
@@ -167,8 +167,7 @@ __global__ void __launch_bounds__(kThreads) draw_chunks(const DrawKernelParams p
   const double temperature = sampling::effective_temperature(draw.rule.temperature);
   const std::uint64_t key =
       sampling::row_key(sampling::request_key(draw.rule.seed), static_cast<std::uint64_t>(draw.position));
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
-    const float logit = logits[i];
+  const auto take = [&](int i, float logit) {
     not_finite |= !(logit < __int_as_float(0x7f800000));  // NaN, +inf
     if (kind == DrawKind::kTop) {
       values[i] = logit;
@@ -178,6 +177,20 @@ __global__ void __launch_bounds__(kThreads) draw_chunks(const DrawKernelParams p
                        ? static_cast<double>(logit)
                        : sampling::scaled(logit, temperature) + sampling::gumbel(sampling::noise_bits(key, mine.token));
       if (beats(mine, best)) best = mine;
+    }
+  };
+  constexpr int kBatch = 8;  // loads that are on their way together
+  for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kBatch * kThreads) {
+    float batch[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = begin + j * kThreads;
+      batch[j] = i < count ? logits[i] : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = begin + j * kThreads;
+      if (i < count) take(i, batch[j]);
     }
   }
   not_finite = __syncthreads_or(not_finite);

@@ -55,7 +55,7 @@ void set_inputs(delta::Params& p, const GatedDeltaParams& params) {
   p.out = reinterpret_cast<std::uint16_t*>(params.out);
   p.vectors = g.k_dim % 4 == 0 && g.v_dim % 4 == 0 && params.stride % 4 == 0 && params.qkv_offset % 4 == 0 &&
               params.z_offset % 4 == 0 && is_aligned(params.projected, 16) && is_aligned(params.norm_weight, 16) &&
-              is_aligned(params.out, 8);
+              is_aligned(params.out, 8) && is_aligned(params.conv_weight, 16);
 }
 
 /// Working rows in scratch memory.
@@ -101,11 +101,14 @@ void gated_delta(CudaContext& context, const GatedDeltaParams& params) {
   p.lanes = lanes.ref;
   p.lane_count = lanes.lane_count;
   p.row_count = static_cast<std::int32_t>(lanes.row_count);
-  set_working_rows(context, p);
-  delta::prepare(context, p);
   const bool has_prompts = lanes.rows_max > delta::kWindowRows;
+  const bool prepares = !has_prompts && delta::prepares_rows(context, p, lanes);
+  if (!prepares) {
+    set_working_rows(context, p);
+    delta::prepare(context, p);
+  }
   if (has_prompts) delta::run_prompts(context, p);
-  const bool windows_are_finished = delta::run_windows(context, p, lanes);
+  const bool windows_are_finished = delta::run_windows(context, p, lanes, prepares);
   if (p.row_count > 0 && (has_prompts || !windows_are_finished)) delta::finish(context, p, windows_are_finished);
 }
 

@@ -2,11 +2,12 @@
 // the arithmetic of one step. Whatever kernel runs a row calls these functions, so its bits are the same.
 //
 // A pass is up to four launches:
+//   gated_delta_row.cuh      what the first of them, and windows of few heads, make of a row
 //   gated_delta_prepare.cu   convolution, L2 norms and gates of every row, pass rows and replayed rows in parallel -> working rows
 //   gated_delta_prompt.cu    the recurrence of lanes with more than kWindowRows rows
 //   gated_delta_window.cu    the recurrence of all other lanes, with their gated norm; and every lane's new tail and window
 //   gated_delta_finish.cu    the gated norm of rows that the window kernel has not finished
-// A round of windows takes the first and the third alone.
+// A round of windows takes the first and the third alone, one of few heads the third (prepares_rows).
 //
 // Slot, fp32:  state | tail [conv_kernel - 1][channels] | window [rows][channels, then b, then a].
 // State: [v_heads][column group of 4][part of 4 elements][32 threads][4]: the registers of the warp that owns the four columns,
@@ -58,7 +59,7 @@ struct Params {
   float inverse_width;                 // 1 / v_dim
   float query_scale;                   // k_dim^-1/2
   bool sigmoid_gate;
-  bool vectors;                        // heads of every row begin at multiples of 16 bytes
+  bool vectors;                        // heads of every row begin at multiples of 16 bytes, and so do the weights
   char* slots;
   std::int64_t slot_bytes;
   std::uint16_t* out;
@@ -263,8 +264,10 @@ __device__ __forceinline__ void wait_copies() {
 
 void prepare(CudaContext& context, const Params& p);
 void run_prompts(CudaContext& context, const Params& p);
+/// Whether a pass of these lanes takes the window launch alone, which then prepares its rows.
+bool prepares_rows(const CudaContext& context, const Params& p, const Lanes& lanes);
 /// True: rows of windows are finished. False: finish() has to do them, too.
-bool run_windows(CudaContext& context, const Params& p, const Lanes& lanes);
+bool run_windows(CudaContext& context, const Params& p, const Lanes& lanes, bool prepares);
 void finish(CudaContext& context, const Params& p, bool windows_are_finished);
 
 }  // namespace tensorfold::ops::cuda::delta

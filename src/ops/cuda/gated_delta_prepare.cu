@@ -1,8 +1,9 @@
-// The first launch of the Gated DeltaNet mixer: whatever of a row does not depend on the state. A warp takes one head of q, k
-// or v (or 32 heads' gates) of one row after the other; rows are independent, so chunks of them lie side by side.
+// The first launch of the Gated DeltaNet mixer: whatever of a row does not depend on the state (gated_delta_row.cuh). A warp
+// takes one head of q, k or v (or 32 heads' gates) of one row after the other; rows are independent, so chunks of them lie side
+// by side.
 #include <algorithm>
 
-#include "ops/cuda/gated_delta.cuh"
+#include "ops/cuda/gated_delta_row.cuh"
 
 namespace tensorfold::ops::cuda::delta {
 namespace {
@@ -73,61 +74,9 @@ class RowCursor {
   int lane_index_;  // -1: rows of the pass
 };
 
-/// A head of the convolution's channels.
-struct Head {
-  enum Kind { kQuery, kKey, kValue } kind;
-  int index;          // among the heads of its kind
-  int first_channel;
-  int width;
-};
-
-__device__ Head head_of(const Params& p, int unit) {
-  const GatedDeltaGeometry& g = p.geometry;
-  if (unit < g.k_heads) return {Head::kQuery, unit, unit * g.k_dim, g.k_dim};
-  if (unit < 2 * g.k_heads) return {Head::kKey, unit - g.k_heads, unit * g.k_dim, g.k_dim};
-  const int head = unit - 2 * g.k_heads;
-  return {Head::kValue, head, 2 * g.k_heads * g.k_dim + head * g.v_dim, g.v_dim};
-}
-
-/// Weights of four channels; taps that the kernel lacks are zeros in front.
-template <int kTaps>
-struct TapWeights {
-  float tap[4][kTaps];
-  __device__ __forceinline__ void load(const Params& p, const Head& head, int first) {
-    const int taps = p.geometry.conv_kernel;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* weights = p.conv_weight + static_cast<std::int64_t>(head.first_channel + first + i) * taps;
-      const bool inside = first + i < head.width;
-#pragma unroll
-      for (int j = 0; j < kTaps; ++j) {
-        const int from = j - (kTaps - taps);
-        tap[i][j] = inside && from >= 0 ? weights[from] : 0.0f;
-      }
-    }
-  }
-};
-
-template <int kTaps>
-__device__ __forceinline__ float4 convolve(const TapWeights<kTaps>& weights, const float4 (&x)[kTaps]) {
-  float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-  for (int j = 0; j < kTaps; ++j) {
-    sum.x = __fmaf_rn(weights.tap[0][j], x[j].x, sum.x);
-    sum.y = __fmaf_rn(weights.tap[1][j], x[j].y, sum.y);
-    sum.z = __fmaf_rn(weights.tap[2][j], x[j].z, sum.z);
-    sum.w = __fmaf_rn(weights.tap[3][j], x[j].w, sum.w);
-  }
-  return {silu(sum.x), silu(sum.y), silu(sum.z), silu(sum.w)};
-}
-
-__device__ __forceinline__ float4 scaled(const float4& x, float factor) {
-  return {__fmul_rn(x.x, factor), __fmul_rn(x.y, factor), __fmul_rn(x.z, factor), __fmul_rn(x.w, factor)};
-}
-
 template <int kBlocks>
 __device__ __forceinline__ void store_head(const Params& p, const Head& head, std::int64_t working,
-                                           float4 (&y)[kBlocks], int thread) {
+                                           const float4 (&y)[kBlocks], int thread) {
   if (head.kind == Head::kValue) {
     float* row = p.values + (working * p.geometry.v_heads + head.index) * p.v_padded();
 #pragma unroll
@@ -137,21 +86,8 @@ __device__ __forceinline__ void store_head(const Params& p, const Head& head, st
     }
     return;
   }
-  float sum = 0.0f;
-#pragma unroll
-  for (int block = 0; block < kBlocks; ++block) sum = add_squares(sum, y[block]);
-  const float inverse = inverse_root(__fadd_rn(add_warp(sum), 1e-6f));
   const int which = head.kind == Head::kKey;
-  std::uint16_t* row = p.keys + ((working * p.geometry.k_heads + head.index) * 2 + which) * p.k_padded();
-#pragma unroll
-  for (int block = 0; block < kBlocks; ++block) {
-    float4 value = scaled(y[block], inverse);
-    if (head.kind == Head::kQuery) value = scaled(value, p.query_scale);
-    const int first = block * 128 + 4 * thread;
-    if (first < p.k_padded()) {
-      *reinterpret_cast<uint2*>(row + first) = {bf16_pair(value.x, value.y), bf16_pair(value.z, value.w)};
-    }
-  }
+  store_key(p, head.kind, p.keys + ((working * p.geometry.k_heads + head.index) * 2 + which) * p.k_padded(), y, thread);
 }
 
 /// Four consecutive rows of a chain at a time: their inputs are on their way together, and a row is read once for all taps.
@@ -260,12 +196,7 @@ __device__ void prepare_gates(const Params& p, const PrepareShape& shape, int he
   RowPlace place;
   while (rows.take(place)) {
     const DeviceLane& lane = pass_lanes(p.lanes)[place.lane_index];
-    const float* input = input_row(p, lane, slot_of(p, lane), place.at);
-    const bool is_replay = place.at < lane.replay_count;
-    const float b = is_replay ? input[p.channels + head] : input[p.b_offset - p.qkv_offset + head];
-    const float a = is_replay ? input[p.channels + v_heads + head] : input[p.a_offset - p.qkv_offset + head];
-    const float growth = exponential(__fmul_rn(decay, softplus(__fadd_rn(a, bias))));
-    p.gates[place.working * v_heads + head] = {growth, sigmoid(b)};
+    p.gates[place.working * v_heads + head] = gates_of(p, lane, slot_of(p, lane), place.at, head, decay, bias);
   }
 }
 

@@ -10,11 +10,15 @@
 //
 // Further CTAs of the same launch copy tails and windows: a thread owns the channels it copies, so nothing is read after it
 // has been overwritten.
+//
+// Where few heads leave the card idle, rows are prepared here as well (prepares_rows): each CTA makes the head's q and k and its
+// columns of v, which saves a launch. Then copying must not overtake the reading: CTAs count themselves when they have read
+// (kCounters), and those that copy wait for them. Lower blocks are resident first, so what is waited for is running.
 #include <algorithm>
 
 #include "base/assert.h"
 #include "base/limits.h"
-#include "ops/cuda/gated_delta.cuh"
+#include "ops/cuda/gated_delta_row.cuh"
 
 namespace tensorfold::ops::cuda::delta {
 namespace {
@@ -26,6 +30,9 @@ constexpr int kSavedStates = 3;             // 1 + log2(16 rows / 4): a lighter 
 constexpr int kThreadsMax = 256;
 constexpr int kClusterMax = 8;
 constexpr int kTailRowsMax = 7;
+constexpr int kPreparedTaps = 4;            // of rows that are prepared here; heads of up to 128 dimensions
+constexpr int kPreparedRows = 1;            // of a lane: with more a launch of many CTAs prepares them sooner
+constexpr int kPreparingCtasPerSm = 2;
 
 struct WindowShape {
   std::int32_t cluster;      // CTAs of a head
@@ -34,6 +41,7 @@ struct WindowShape {
   std::int32_t copy_blocks;  // of a lane
   std::int32_t finish_rows;  // rows that a CTA finishes at most; 0: outputs go to the working rows
   bool saves_states;         // there may be trees
+  std::uint32_t* readers;    // [2][lanes]: CTAs that have read what copying overwrites, CTAs that have copied; null: nobody waits
 };
 
 /// One visit of a tree's row.
@@ -126,7 +134,7 @@ __device__ void plan_walk(const std::int32_t* parents, int rows, WalkStep* steps
 }
 
 /// One CTA's part of a head: the recurrence over a lane's rows.
-template <int kElements>
+template <int kElements, bool kPrepares>
 class WindowRun {
  public:
   __device__ WindowRun(const Params& p, const WindowShape& shape, char* shared)
@@ -151,17 +159,7 @@ class WindowRun {
     float state[kElements] = {};
     if (is_active_) load_state(stored, thread_, state);
     if (meets()) cluster_arrive();  // "I run": then others may write to my shared memory
-    wait_for_previous();
-    stage_finish();
-    int at = 0;
-    for (; lane_.replay_count - at > kWindowRows; at += kWindowRows) {
-      stage(at, kWindowRows);
-      for (int row = 0; row < kWindowRows; ++row) advance_by(row, state);
-      __syncthreads();
-    }
-    const int replays = lane_.replay_count - at;
-    stage(at, replays + lane_.row_count);
-    for (int row = 0; row < replays; ++row) advance_by(row, state);
+    const int replays = kPrepares ? replay_and_prepare(state) : replay_prepared(state);
     if (is_active_ && !lane_.commits && lane_.replay_count > 0) store_state(stored, thread_, state);
     if (meets()) cluster_wait();
     if (lane_.parents >= 0) {
@@ -174,6 +172,113 @@ class WindowRun {
   }
 
  private:
+  /// Advances the state by the replayed rows and brings the pass's rows into shared memory; returns where they begin there.
+  __device__ int replay_prepared(float (&state)[kElements]) {
+    wait_for_previous();
+    stage_finish();
+    int at = 0;
+    for (; lane_.replay_count - at > kWindowRows; at += kWindowRows) {
+      stage(at, kWindowRows);
+      for (int row = 0; row < kWindowRows; ++row) advance_by(row, state);
+      __syncthreads();
+    }
+    const int replays = lane_.replay_count - at;
+    stage(at, replays + lane_.row_count);
+    for (int row = 0; row < replays; ++row) advance_by(row, state);
+    return replays;
+  }
+
+  /// The same from the rows' inputs. Chains only. What lies in the slot is read before the wait.
+  __device__ int replay_and_prepare(float (&state)[kElements]) {
+    int at = 0;
+    for (; lane_.replay_count - at > kWindowRows; at += kWindowRows) {
+      prepare_tile(at, kWindowRows, false);
+      for (int row = 0; row < kWindowRows; ++row) advance_by(row, state);
+      __syncthreads();
+    }
+    const int replays = lane_.replay_count - at;
+    prepare_tile(at, replays + lane_.row_count, true);
+    if (threadIdx.x == 0) {
+      __threadfence();
+      atomicAdd(shape_.readers + lane_index_, 1u);
+    }
+    for (int row = 0; row < replays; ++row) advance_by(row, state);
+    return replays;
+  }
+
+  /// Prepares `count` rows of the sequence from `first` on; the last tile waits for the kernel before.
+  __device__ void prepare_tile(int first, int count, bool waits) {
+    const int tasks = count * kPartsOfRow;
+    RowPart mine(*this, first, min(warp_, tasks - 1));
+    if (warp_ < tasks) mine.load(*this, false);
+    if (waits) {
+      wait_for_previous();
+      stage_finish();
+      close_copies();
+    }
+    // From the last thread down: the last warps have least to do.
+    const int gate_row = static_cast<int>(blockDim.x) - 1 - static_cast<int>(threadIdx.x);
+    if (gate_row < count) {
+      part<float2>(layout_.gates)[gate_row] =
+          gates_of(p_, lane_, slot_of(p_, lane_), first + gate_row, head_, p_.decay[head_], p_.dt_bias[head_]);
+    }
+    if (warp_ < tasks) {
+      mine.load(*this, true);
+      mine.store(*this, first);
+    }
+    for (int task = warp_ + shape_.warps; task < tasks; task += shape_.warps) {
+      RowPart next(*this, first, task);
+      next.load(*this, false);
+      next.load(*this, true);
+      next.store(*this, first);
+    }
+    if (waits) wait_copies<0>();
+    __syncthreads();
+  }
+
+  static constexpr int kPartsOfRow = 3;
+
+  /// A head's q, k or v of one row on its way through a warp.
+  struct RowPart {
+    /// Of task `task` of the rows from `first` on in the sequence.
+    __device__ RowPart(const WindowRun& run, int first, int task)
+        : at(first + task / kPartsOfRow), head(run.part_head(task % kPartsOfRow)) {
+      weights.load(run.p_, head, 4 * run.thread_);
+    }
+    /// The inputs that come from the pass, or those that the slot holds.
+    __device__ void load(const WindowRun& run, bool of_pass) {
+      const float* slot = slot_of(run.p_, run.lane_);
+#pragma unroll
+      for (int j = 0; j < kPreparedTaps; ++j) {
+        const int from = at - (kPreparedTaps - 1) + j;
+        if ((from >= run.lane_.replay_count) != of_pass || from < at - run.p_.tail_rows) continue;
+        x[j] = load_four(input_row(run.p_, run.lane_, slot, from) + head.first_channel, 4 * run.thread_, head.width,
+                         run.p_.vectors);
+      }
+    }
+    /// To shared memory, the row `first` of the sequence being the first there.
+    __device__ void store(const WindowRun& run, int first) {
+      float4 y[1] = {convolve(weights, x)};
+      if (head.kind != Head::kValue) {
+        const int which = head.kind == Head::kKey;
+        return store_key(run.p_, head.kind, const_cast<std::uint16_t*>(run.key_row(at - first, which)), y, run.thread_);
+      }
+      const int group = run.thread_ - run.rank_ * run.shape_.warps;  // of the CTA: a thread has a group's four columns
+      if (group < 0 || group >= run.shape_.warps) return;
+      run.template part<float4>(run.layout_.values)[(at - first) * run.shape_.warps + group] = y[0];
+    }
+
+    int at;
+    Head head;
+    TapWeights<kPreparedTaps> weights;
+    float4 x[kPreparedTaps] = {};
+  };
+
+  __device__ Head part_head(int part) const {
+    const int key_head = head_ / (p_.geometry.v_heads / p_.geometry.k_heads);
+    return head_of(p_, part == 0 ? key_head : part == 1 ? p_.geometry.k_heads + key_head : 2 * p_.geometry.k_heads + head_);
+  }
+
   /// Whether the head's CTAs are a cluster.
   __device__ bool meets() const { return shape_.cluster > 1 && shape_.finish_rows > 0; }
 
@@ -349,11 +454,29 @@ __device__ void copy_channels(const Params& p, const DeviceLane& lane, int first
   }
 }
 
+/// Returns when every CTA of the lane has read the slot; the last one of those that copy leaves zeros.
+__device__ void wait_for_readers(const Params& p, const WindowShape& shape, int lane_index) {
+  if (threadIdx.x == 0) {
+    std::uint32_t* readers = shape.readers + lane_index;
+    std::uint32_t* copied = readers + p.lane_count;
+    const auto expected = static_cast<std::uint32_t>(p.geometry.v_heads * shape.cluster);
+    while (*static_cast<volatile std::uint32_t*>(readers) != expected) __nanosleep(40);
+    __threadfence();
+    if (atomicAdd(copied, 1u) + 1 == static_cast<std::uint32_t>(shape.copy_blocks)) {
+      *readers = 0;
+      *copied = 0;
+    }
+  }
+  __syncthreads();
+}
+
 __device__ void copy_inputs(const Params& p, const WindowShape& shape, int block) {
   wait_for_previous();
   const int lane_index = block / shape.copy_blocks;
   if (lane_index >= p.lane_count) return;
   const DeviceLane lane = pass_lanes(p.lanes)[lane_index];
+  if (lane.row_count + lane.replay_count == 0) return;
+  if (shape.readers != nullptr) wait_for_readers(p, shape, lane_index);
   const int first = block % shape.copy_blocks * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
   const int step = shape.copy_blocks * static_cast<int>(blockDim.x);
   if (p.vectors) {
@@ -372,8 +495,8 @@ __device__ void copy_inputs(const Params& p, const WindowShape& shape, int block
   }
 }
 
-template <int kElements>
-__global__ void __launch_bounds__(kThreadsMax, kElements > 16 ? 1 : 3) run_window_rows(
+template <int kElements, bool kPrepares>
+__global__ void __launch_bounds__(kThreadsMax, kElements > 16 ? 1 : kPrepares ? kPreparingCtasPerSm : 3) run_window_rows(
     const __grid_constant__ Params p, const __grid_constant__ WindowShape shape) {
   extern __shared__ __align__(16) char shared[];
   allow_next();
@@ -381,7 +504,7 @@ __global__ void __launch_bounds__(kThreadsMax, kElements > 16 ? 1 : 3) run_windo
     copy_inputs(p, shape, static_cast<int>(blockIdx.x) - shape.scan_blocks);
     return;
   }
-  WindowRun<kElements>(p, shape, shared).run();
+  WindowRun<kElements, kPrepares>(p, shape, shared).run();
 }
 
 /// A launch whose CTAs of a head meet in a cluster, or don't.
@@ -415,17 +538,28 @@ WindowShape window_shape(const CudaContext& context, const Params& p, const Lane
 
 }  // namespace
 
-bool run_windows(CudaContext& context, const Params& p, const Lanes& lanes) {
+bool prepares_rows(const CudaContext& context, const Params& p, const Lanes& lanes) {
+  if (lanes.any_tree || lanes.rows_max > kPreparedRows || p.geometry.conv_kernel > kPreparedTaps) return false;
+  if (p.k_padded() > 128 || p.v_padded() > 128) return false;
   const WindowShape shape = window_shape(context, p, lanes);
+  return shape.finish_rows > 0 && shape.scan_blocks <= kPreparingCtasPerSm * context.facts().sm_count;
+}
+
+bool run_windows(CudaContext& context, const Params& p, const Lanes& lanes, bool prepares) {
+  WindowShape shape = window_shape(context, p, lanes);
+  if (prepares) {
+    const std::size_t bytes = static_cast<std::size_t>(p.lane_count) * 2 * sizeof(std::uint32_t);
+    shape.readers = static_cast<std::uint32_t*>(context.scratch(Scratch::kCounters, bytes));
+  }
   const int blocks = shape.scan_blocks + p.lane_count * shape.copy_blocks;
   LaunchShape launch_shape;
   launch_shape.cluster = shape.finish_rows > 0 ? shape.cluster : 1;
   launch_shape.grid = static_cast<unsigned>((blocks + shape.cluster - 1) / shape.cluster * shape.cluster);
   launch_shape.block = static_cast<unsigned>(shape.warps * 32);
   launch_shape.shared_bytes = static_cast<std::size_t>(SharedLayout(p, shape).bytes);
-  const auto kernel = p.lane_elements == 8    ? run_window_rows<8>
-                      : p.lane_elements == 16 ? run_window_rows<16>
-                                              : run_window_rows<32>;
+  const auto kernel = p.lane_elements == 32  ? run_window_rows<32, false>
+                      : p.lane_elements == 8 ? (prepares ? run_window_rows<8, true> : run_window_rows<8, false>)
+                                             : (prepares ? run_window_rows<16, true> : run_window_rows<16, false>);
   launch(context, "the recurrence of a Gated DeltaNet layer", kernel, launch_shape, p, shape);
   return shape.finish_rows > 0;
 }

@@ -17,8 +17,8 @@ std::int64_t power_of_two(std::int64_t value) {
   return value <= 1 ? value : static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(value)));
 }
 
-std::int32_t depth_max(const LaneSpan& span) {
-  return span.parents != nullptr ? row_tree(span).depth_max : span.row_count - 1;
+std::int32_t depth_max(const LaneSpan& span, const RowTree& tree) {
+  return span.parents != nullptr ? tree.depth_max : span.row_count - 1;
 }
 
 std::int64_t segment_begin(std::int64_t position) {
@@ -36,7 +36,7 @@ std::int32_t PassBlock::append(const std::int32_t* values, std::size_t count) {
   return offset;
 }
 
-DeviceLane PassBlock::add_lane(const LaneSpan& span) {
+DeviceLane PassBlock::add_lane(const LaneSpan& span, const RowTree& tree) {
   DeviceLane lane = {};
   lane.slot = span.slot;
   lane.first_row = span.first_row;
@@ -45,11 +45,10 @@ DeviceLane PassBlock::add_lane(const LaneSpan& span) {
   lane.parents = lane.depths = lane.replay = -1;
   lane.pages = 0;
   if (span.pages != nullptr) {
-    const std::int64_t keys = static_cast<std::int64_t>(span.position) + std::max(depth_max(span) + 1, 0);
+    const std::int64_t keys = static_cast<std::int64_t>(span.position) + std::max(depth_max(span, tree) + 1, 0);
     lane.pages = append(span.pages, static_cast<std::size_t>((keys + limits::kKvPageTokens - 1) / limits::kKvPageTokens));
   }
   if (span.parents != nullptr) {
-    const RowTree tree = row_tree(span);
     lane.parents = append(span.parents, static_cast<std::size_t>(span.row_count));
     lane.depths = append(tree.depth.data(), static_cast<std::size_t>(span.row_count));
   }
@@ -61,15 +60,15 @@ DeviceLane PassBlock::add_lane(const LaneSpan& span) {
   return lane;
 }
 
-void PassBlock::add_items(const PassInputs::Lanes& lanes, std::vector<DeviceLane>& device, PassGroup& group,
-                          Lanes& facts) {
+void PassBlock::add_items(const PassInputs::Lanes& lanes, const std::vector<RowTree>& trees, std::vector<DeviceLane>& device,
+                          PassGroup& group, Lanes& facts) {
   std::vector<AttentionItem> items;
   std::int64_t partial_rows = 0;
   for (std::size_t index = 0; index < lanes.spans.size(); ++index) {
     const LaneSpan& span = lanes.spans[index];
     if (span.pages == nullptr || span.row_count <= 0 || span.row_count > kWindowRowsMax) continue;
     device[index].partials = static_cast<std::int32_t>(partial_rows);
-    const std::int64_t end = static_cast<std::int64_t>(span.position) + depth_max(span) + 1;
+    const std::int64_t end = static_cast<std::int64_t>(span.position) + depth_max(span, trees[index]) + 1;
     // The oldest key that the first row sees.
     std::int64_t key = lanes.window > 0 ? std::max<std::int64_t>(0, static_cast<std::int64_t>(span.position) - lanes.window + 1) : 0;
     key = segment_begin(key);
@@ -94,11 +93,13 @@ void PassBlock::add_items(const PassInputs::Lanes& lanes, std::vector<DeviceLane
 
 void PassBlock::add_group(const PassInputs::Lanes& lanes, std::int64_t row_count, PassGroup& group, Lanes& facts) {
   std::vector<DeviceLane> device;
+  std::vector<RowTree> trees;
   std::vector<std::int32_t> row_lane(static_cast<std::size_t>(row_count), -1);
   for (const LaneSpan& span : lanes.spans) {
     TF_ASSERT(span.first_row >= 0 && span.row_count >= 0 && span.first_row + span.row_count <= row_count);
     std::fill_n(row_lane.begin() + span.first_row, span.row_count, static_cast<std::int32_t>(device.size()));
-    device.push_back(add_lane(span));
+    trees.push_back(span.parents != nullptr ? row_tree(span) : RowTree{});
+    device.push_back(add_lane(span, trees.back()));
     facts.rows_max = std::max(facts.rows_max, span.row_count);
     facts.any_tree |= span.parents != nullptr;
     facts.any_tree_replay |= span.replay_tree;
@@ -107,8 +108,7 @@ void PassBlock::add_group(const PassInputs::Lanes& lanes, std::int64_t row_count
   facts.lane_count = static_cast<std::int32_t>(device.size());
   facts.row_count = row_count;
   group.lane_count = facts.lane_count;
-  group.any_tree = facts.any_tree;
-  add_items(lanes, device, group, facts);
+  add_items(lanes, trees, device, group, facts);
   group.lanes = append_structs(device);
   group.row_lane = append(row_lane.data(), row_lane.size());
 }

@@ -9,6 +9,7 @@
 #include "ops/backend.h"
 #include "ops/cuda/cuda_context.h"
 #include "ops/cuda/pass_data.h"
+#include "ops/row_tree.h"
 
 namespace tensorfold::ops::cuda {
 
@@ -25,8 +26,9 @@ class PassBlock {
 
  private:
   void add_group(const PassInputs::Lanes& lanes, std::int64_t row_count, PassGroup& group, Lanes& facts);
-  DeviceLane add_lane(const LaneSpan& span);
-  void add_items(const PassInputs::Lanes& lanes, std::vector<DeviceLane>& device, PassGroup& group, Lanes& facts);
+  DeviceLane add_lane(const LaneSpan& span, const RowTree& tree);
+  void add_items(const PassInputs::Lanes& lanes, const std::vector<RowTree>& trees, std::vector<DeviceLane>& device,
+                 PassGroup& group, Lanes& facts);
   std::int32_t append(const std::int32_t* values, std::size_t count);
   template <typename Struct>
   std::int32_t append_structs(const std::vector<Struct>& values) {

@@ -39,7 +39,6 @@ struct PassGroup {
   std::int32_t row_lane;     // offset of [row_count]: index of the lane that a row belongs to; -1: a padding row
   std::int32_t item_count;
   std::int32_t items;        // offset of AttentionItem[item_count]
-  std::int32_t any_tree;
 };
 
 /// At the block's start.

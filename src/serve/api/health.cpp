@@ -30,6 +30,13 @@ HttpResponse handle_health(const ServedModel* model, const ServerSnapshot& serve
     body["requests_running"] = load.running;
     body["prompt_tokens_total"] = load.prompt_tokens_total;
     body["completion_tokens_total"] = load.reply_tokens_total;
+    body["cached_tokens_total"] = load.cached_tokens_total;
+    body["prefixes"] = {{"bytes", load.prefix_bytes},
+                        {"bytes_max", facts.prefix_bytes},
+                        {"queries_total", load.prefix_queries_total},
+                        {"hits_total", load.prefix_hits_total},
+                        {"waits_total", load.prefix_waits_total}};
+    body["preemptions_total"] = load.preemptions_total;
     body["rounds_total"] = load.rounds_total;
     DraftCounts drafts;
     for (const DraftCounts& source : load.drafts_total) {

@@ -29,7 +29,6 @@ class CudaLinear final : public Linear {
   std::size_t packed_bytes_ = 0;
   std::vector<PackedPart> parts_;
   std::vector<std::unique_ptr<Buffer>> memory_;
-  std::shared_ptr<WeightLoader> loader_;  // lives while a layer does, so that the next one finds its threads
 };
 
 inline const CudaLinear& cuda_linear(const Linear* weight) {

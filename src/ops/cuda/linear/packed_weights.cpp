@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::size_t kStagingBytes = 16u << 20;
 constexpr std::size_t kStagingBuffers = 3;
+constexpr std::size_t kAlonePackedBytes = 256u << 10;  // waking threads takes longer than packing so much
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
@@ -42,8 +43,7 @@ class WeightLoader {
  public:
   static std::shared_ptr<WeightLoader> shared();
 
-  /// `self` keeps the loader alive for as long as the layer is.
-  std::unique_ptr<CudaLinear> load(CudaContext& context, const LinearSource& source, std::shared_ptr<WeightLoader> self);
+  std::unique_ptr<CudaLinear> load(CudaContext& context, const LinearSource& source);
 
  private:
   /// Pinned memory that is free again when its copy is done.
@@ -186,7 +186,7 @@ void WeightLoader::upload_part(cudaStream_t stream, const LinearSource& source, 
   for (std::int64_t first = 0; first < tiles; first += tiles_at_once) {
     const std::int64_t count = std::min(tiles_at_once, tiles - first);
     std::uint8_t* staged = next_staging(static_cast<std::size_t>(tiles_at_once) * tile_bytes);
-    pool_.parallel_for(count, [&](std::int64_t item, int thread) {
+    const auto pack = [&](std::int64_t item, int thread) {
       const std::int64_t expert = (first + item) / part.tiles;
       const auto tile = static_cast<std::int32_t>((first + item) % part.tiles);
       std::array<TileRow, kTileRows> rows;
@@ -194,17 +194,20 @@ void WeightLoader::upload_part(cudaStream_t stream, const LinearSource& source, 
         rows[static_cast<std::size_t>(row)] = find_row(source, plan, expert, packed_row(part, tile, row));
       }
       packers_[static_cast<std::size_t>(thread)].pack(part, rows, staged + static_cast<std::size_t>(item) * tile_bytes);
-    });
+    };
+    if (static_cast<std::size_t>(count) * tile_bytes <= kAlonePackedBytes) {
+      for (std::int64_t item = 0; item < count; ++item) pack(item, 0);
+    } else {
+      pool_.parallel_for(count, pack);
+    }
     copy_staged(stream, to + static_cast<std::size_t>(first) * tile_bytes, static_cast<std::size_t>(count) * tile_bytes);
   }
 }
 
-std::unique_ptr<CudaLinear> WeightLoader::load(CudaContext& context, const LinearSource& source,
-                                               std::shared_ptr<WeightLoader> self) {
+std::unique_ptr<CudaLinear> WeightLoader::load(CudaContext& context, const LinearSource& source) {
   check_linear_source(source);
   std::lock_guard lock(mutex_);
   auto result = std::make_unique<CudaLinear>();
-  result->loader_ = std::move(self);
   const auto allocate = [&](std::size_t bytes) {
     result->memory_.push_back(context.allocate(bytes, source.name.c_str()));
     result->packed_bytes_ += bytes;
@@ -232,8 +235,11 @@ std::unique_ptr<CudaLinear> WeightLoader::load(CudaContext& context, const Linea
 }
 
 std::unique_ptr<Linear> load_linear(CudaContext& context, const LinearSource& source) {
-  std::shared_ptr<WeightLoader> loader = WeightLoader::shared();
-  return loader->load(context, source, loader);
+  return WeightLoader::shared()->load(context, source);
+}
+
+std::shared_ptr<void> weight_loader() {
+  return WeightLoader::shared();
 }
 
 }  // namespace tensorfold::ops::cuda
