@@ -67,7 +67,10 @@ class WgmmaProducer {
  public:
   using Shape = WgmmaShape<kBlocks, kWarpgroups, kPrompt>;
   __device__ __forceinline__ WgmmaProducer(const AttentionArguments& a, const WgmmaMemory<Shape>& memory)
-      : a_(a), memory_(memory), lane_(static_cast<int>(threadIdx.x) % 32), policy_(kPrompt ? policy_read_again() : policy_read_once()) {}
+      : a_(a),
+        memory_(memory),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        policy_(kPrompt ? policy_read_again() : policy_read_once()) {}
 
   __device__ __forceinline__ void run() {
     UnitWalk<kPrompt> walk(a_);
@@ -246,7 +249,8 @@ class WgmmaConsumer {
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        wgmma_transposed(o_[part], p + step * 4, foldable_transposed_descriptor(values + step * 16 * kBlockRowBytes), step > 0 || !opens);
+        const std::uint64_t rows = foldable_transposed_descriptor(values + step * 16 * kBlockRowBytes);
+        wgmma_transposed(o_[part], p + step * 4, rows, step > 0 || !opens);
       }
     }
     wgmma_commit();
