@@ -10,16 +10,24 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 binary=build/release/bin/tensorfold out=bench/results/h200 layers=""
-while getopts b:o:l: option; do
+while getopts hb:o:l: option; do
   case $option in
     b) binary=$OPTARG ;;
     o) out=$OPTARG ;;
     l) layers="--layers $OPTARG" ;;
-    *) exit 2 ;;
+    h) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
 shift $((OPTIND - 1))
 points=" ${*:-2 3 4 5 kernels} "
+for point in $points; do
+  case $point in 2|3|4|5|kernels) ;; *) echo "bench_h200.sh: no such point: $point" >&2; exit 2 ;; esac
+done
+if [ ! -x "$binary" ]; then
+  echo "bench_h200.sh: no $binary; build it: cmake --preset release -DTENSORFOLD_CUDA=ON && cmake --build build/release --target tensorfold" >&2
+  exit 1
+fi
 backend=${BACKEND:-cuda} peak=${PEAK_GBPS:-4540} failed=0
 dense="--synthetic qwen3.8-27b $layers" mixture="--synthetic qwen3.6-35b-a3b $layers"
 mkdir -p "$out"

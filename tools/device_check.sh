@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 if [ -z "$binaries" ]; then
-  cmake --preset release -DTENSORFOLD_CUDA=ON >/dev/null &&
+  cmake --preset release -DTENSORFOLD_CUDA=ON -DTENSORFOLD_TESTS=ON -DTENSORFOLD_BENCH=ON >/dev/null &&
     cmake --build build/release -j"$(nproc)" --target test_ops_cuda test_model_cuda tensorfold || exit 1
   binaries=$PWD/build/release/bin
 fi

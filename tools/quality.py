@@ -13,6 +13,8 @@ tables occur and nothing has to be downloaded; its SHA-256 and Python's version 
 front. Needs the packages of tests/golden/requirements.txt.
 """
 
+from __future__ import annotations  # numpy's types in signatures need no numpy then
+
 import argparse
 import hashlib
 import inspect
@@ -26,7 +28,10 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:  # --help works without
+    np = None
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS_PER_STEP = 128  # logits of a large vocabulary are handled in steps
@@ -173,6 +178,9 @@ def main() -> int:
     parser.add_argument("--rounding", default="none", choices=["none", "backend"], help="of the reference backend")
     parser.add_argument("--result", type=Path, help="write the result here too")
     arguments = parser.parse_args()
+    if np is None:
+        print("numpy is missing: python3 -m pip install -r tests/golden/requirements.txt, in a virtual environment", file=sys.stderr)
+        return 2
     if not arguments.model.is_file():
         print(f"{arguments.model} isn't a file; tools/fetch_packages.py fetches the models", file=sys.stderr)
         return 2

@@ -3,7 +3,7 @@
 # those of x86-64, bit for bit.
 set -uo pipefail
 cmake --preset aarch64 && cmake --build build/aarch64 -j"$TENSORFOLD_JOBS" || { echo "the build failed" >&3; exit 1; }
-cmake --preset release && cmake --build build/release -j"$TENSORFOLD_JOBS" --target dump_logits ||
+cmake --preset release -DTENSORFOLD_BENCH=ON && cmake --build build/release -j"$TENSORFOLD_JOBS" --target dump_logits ||
   { echo "the x86-64 build failed" >&3; exit 1; }
 
 # The sweeps of TENSORFOLD_LONG over 2^32 values are for real machines. Emulation is some thirty times slower than one,
