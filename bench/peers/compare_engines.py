@@ -54,7 +54,7 @@ def measure_llama(program, model):
 
 def measure_tensorfold(program, backend, model):
     command = [program, "bench", model, "decode", "--backend", backend, "--context", str(PROMPT_TOKENS), "--reply-tokens",
-               str(REPLY_TOKENS), "--repeats", "1", "--rows", "1", "--json"]
+               str(REPLY_TOKENS), "--repeats", "3", "--rows", "1", "--json"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     report = json.loads(done.stdout)
     stream = report["decode"]["stream"]
