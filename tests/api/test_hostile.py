@@ -62,6 +62,30 @@ def test_a_template_that_is_a_folder_or_empty_is_refused(checkpoint, tmp_path):
         assert result.returncode == 1 and wanted in result.stderr, result.stderr
 
 
+def test_a_broken_file_of_the_checkpoint_is_named(checkpoint):
+    cases = {
+        "chat_template.jinja": "{% if %}",
+        "tokenizer.json": "",
+        "tokenizer_config.json": '{"cut',
+        "config.json": "{}",
+    }
+    for name, text in cases.items():
+        before = (checkpoint / name).read_bytes() if (checkpoint / name).exists() else None
+        (checkpoint / name).write_text(text)
+        result = chat(checkpoint)
+        assert result.returncode == 1 and name in result.stderr and str(checkpoint) in result.stderr, result.stderr
+        assert "json.exception" not in result.stderr
+        (checkpoint / name).unlink() if before is None else (checkpoint / name).write_bytes(before)
+
+
+def test_a_list_without_keys_does_not_open_the_server(checkpoint):
+    for keys in ("", " , "):
+        environment = os.environ | {"TENSORFOLD_API_KEY": keys}
+        command = [str(BINARY), "serve", str(checkpoint), "--port", "0"]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert result.returncode == 2 and "TENSORFOLD_API_KEY" in result.stderr, result.stderr
+
+
 def test_names_from_a_file_cannot_drive_the_terminal(checkpoint):
     model = checkpoint / "model.safetensors"
     data = model.read_bytes()
