@@ -82,7 +82,7 @@ std::int32_t reply_limit(const ServedModel& model, const GenerationRequest& requ
         fmt::format("Your prompt has {} tokens, which leaves no room for a reply. Shorten it to at most {} tokens.",
                     prompt, window - 1);
   } else if (request.max_tokens && wanted > room) {
-    field = "max_tokens";
+    field = request.max_tokens_field;
     problem = fmt::format(
         "Your prompt has {} tokens and the request asks for {} reply tokens. Ask for at most {}, or shorten the "
         "prompt.",

@@ -302,6 +302,10 @@ TEST_F(ServerTest, RefusesWhatDoesNotFitWithTheWireText) {
   EXPECT_EQ(error["message"].get<std::string>().find("This server's maximum context length is 4096 tokens"), 0u);
   EXPECT_EQ(error["code"], "context_length_exceeded");
   EXPECT_EQ(error["param"], "max_tokens");
+  const Reply newer = ask(port(), chat("hi", R"(,"max_completion_tokens":5000)"));
+  EXPECT_EQ(newer.json()["error"]["param"], "max_completion_tokens");
+  const Reply prompt = ask(port(), chat(std::string(5000, 'x')));
+  EXPECT_EQ(prompt.json()["error"]["param"], "messages");
   const Reply raw = ask(port(), post("/v1/completions", R"({"prompt":")" + std::string(5000, 'x') + "\"}"));
   EXPECT_EQ(raw.json()["error"]["param"], "prompt");
 }

@@ -48,7 +48,10 @@ void parse_max_tokens(const Fields& fields, GenerationRequest& request, bool zer
     if (*value == 0 && !zero_allowed) {
       throw field_error(name, "must be at least 1; leave it out for the server's own limit");
     }
-    if (*value > 0 && !request.max_tokens) request.max_tokens = value;
+    if (*value > 0 && !request.max_tokens) {
+      request.max_tokens = value;
+      request.max_tokens_field = name;
+    }
     zero = zero || *value == 0;
   }
   if (zero && !request.max_tokens) request.max_tokens = 0;
