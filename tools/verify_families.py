@@ -6,7 +6,7 @@ A schedule's checkpoint is drawn: each family gets as many schedules as asked fo
 each format must come up often enough. It stands beside `verify` because
 that command knows one model; this one knows what the tree holds.
 
-    tools/verify_families.py --binary build/release/bin/tensorfold --backend cuda --schedules 300 --jobs 2 --jobs-a-run 6
+    tools/verify_families.py --binary build/release/bin/tensorfold --backend cuda --schedules 300 --jobs 1
 """
 
 import argparse
@@ -94,8 +94,6 @@ def verify(options, run, gpu):
     words = ["verify", path, "--backend", options.backend, "--schedules", schedules, "--seed", seed, "--json"]
     if options.backend == "cpu":
         words += ["--threads", 1]
-    if options.jobs_a_run > 1:
-        words += ["--jobs", options.jobs_a_run]
     if options.gpus > 1:
         words += ["--device", gpu % options.gpus]
     done = tensorfold(options.binary, *words)
@@ -115,8 +113,7 @@ def main():
     parser.add_argument("--schedules", type=int, default=300, help="of each family (300)")
     parser.add_argument("--least", type=int, default=20, help="schedules that each format must have come up in (20)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--jobs-a-run", type=int, default=1, help="verify's own --jobs: what a GPU likes better than programs (1)")
+    parser.add_argument("--jobs", type=int, default=4, help="programs at a time (4); more than one on a GPU take turns and gain nothing")
     parser.add_argument("--gpus", type=int, default=1, help="programs take turns on so many GPUs (1)")
     parser.add_argument("--seconds", type=float, default=0, help="begin no run after this time: what is left out fails")
     options = parser.parse_args()

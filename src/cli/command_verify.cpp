@@ -69,6 +69,9 @@ fold::Report run_job(const std::shared_ptr<LanguageModel>& model, const fold::Op
 fold::Report run_jobs(const Arguments& arguments, std::shared_ptr<LanguageModel> model, const std::filesystem::path& folder,
                       ProgressLine& progress) {
   const auto jobs = static_cast<std::int32_t>(arguments.integer("--jobs").value_or(1));
+  if (jobs > 1 && model->facts().backend == "cuda") {
+    throw UsageError("argument --jobs: only on the CPU. Passes that one program captures side by side on a GPU disturb each other");
+  }
   std::vector<std::shared_ptr<LanguageModel>> models{std::move(model)};
   while (models.size() < static_cast<std::size_t>(jobs)) models.push_back(load(model_options(arguments), progress));
   std::mutex mutex;

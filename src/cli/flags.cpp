@@ -208,7 +208,7 @@ std::vector<Flag> make_table() {
        {"none", "backend"}},
       {"--threads", FlagKind::kInteger, kComputing, "N", "compute threads; 0: all cores (0)", {}, 0, 1024},
       {"--schedules", FlagKind::kInteger, kVerify, "N", "random schedules to run (20)", {}, 1, kIntMax},
-      {"--jobs", FlagKind::kInteger, kVerify, "N", "schedules that run side by side, each with weights of its own (1)", {}, 1, 64},
+      {"--jobs", FlagKind::kInteger, kVerify, "N", "schedules that run side by side on the CPU, each with weights of its own (1)", {}, 1, 64},
       {"--seed", FlagKind::kInteger, kVerify, "N", "seed of the schedules (1)", {}, -kUnbounded, kUnbounded},
       {"--synthetic", FlagKind::kChoice, kBench, "PRESET",
        "instead of MODEL: random weights in the shapes of a real model, made on the spot", bench_presets()},

@@ -16,6 +16,7 @@ constexpr std::int32_t kGrowth = 4;
 constexpr double kOptimisticGrowth = 0.02;     // of the widest known pass, per further row
 constexpr std::uint64_t kTentativePasses = 3;  // a size met less often may have been met in a slow moment
 constexpr double kTentativeMost = 2.0;         // times the optimistic guess
+constexpr double kSlowMoment = 1.25;           // times the mean: more than that in one pass was another program's time
 constexpr std::uint64_t kStaleAfter = 8;       // passes: a measurement that newer ones of smaller passes contradict
 }  // namespace
 
@@ -40,6 +41,9 @@ void CostModel::observe(std::int32_t rows, double seconds) {
   double weight = bucket.count == 1 ? 1.0 : kMeanWeight;
   if (unknown_ == Unknown::kOptimistic && bucket.count > 1 && bucket.count <= kTentativePasses) {
     weight = seconds < bucket.seconds ? 1.0 : 0.0;  // the fastest of the first few
+  }
+  if (unknown_ == Unknown::kOptimistic && bucket.count > kTentativePasses) {
+    seconds = std::min(seconds, kSlowMoment * bucket.seconds);
   }
   bucket.rows += (bucket.count == 1 ? 1.0 : kMeanWeight) * (rows - bucket.rows);
   bucket.seconds += weight * (seconds - bucket.seconds);

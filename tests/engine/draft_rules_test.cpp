@@ -5,6 +5,7 @@
 
 #include "engine/draft/copy_source.h"
 #include "engine/draft/depth_rule.h"
+#include "engine/draft/draft_account.h"
 #include "engine/draft/draft_window.h"
 #include "engine/draft/row_grant.h"
 #include "scripted_rule.h"
@@ -37,7 +38,7 @@ TEST(WindowCosts, UnknownWidthsAreTried) {
   EXPECT_LT(costs.predict(8), 0.030);
   costs.observe(8, 0.016);
   EXPECT_NEAR(costs.predict(8), 0.016, 1e-9);
-  for (int i = 0; i < 20; ++i) costs.observe(8, 0.080);  // and yet it moves
+  for (int i = 0; i < 40; ++i) costs.observe(8, 0.080);  // and yet it moves
   EXPECT_NEAR(costs.predict(8), 0.080, 0.002);
   costs.observe(9, 0.020);  // a faster wide pass: the narrower one was disturbed
   EXPECT_LE(costs.predict(8), 0.020);
@@ -101,11 +102,56 @@ TEST(DepthRule, LearnsHowDeepPays) {
   for (int i = 0; i < 7; ++i) deepest = std::max(deepest, rule.depth_to_ask(15, 1, {0.0, 0.05}, costs).depth);
   EXPECT_LE(deepest, 3);
   for (int i = 0; i < 60; ++i) window(3, 0);
-  int asked = 0;
-  for (int i = 0; i < 400; ++i) asked += rule.depth_to_ask(15, 1, {0.2, 0.05}, costs).depth > 0 ? 1 : 0;
-  EXPECT_LE(asked, 8);  // probes, ever rarer
-  EXPECT_GE(asked, 3);
+  for (int i = 0; i < 400; ++i) ASSERT_EQ(rule.depth_to_ask(15, 1, {0.2, 0.05}, costs).depth, 0);
   EXPECT_EQ(rule.depth_to_ask(0, 1, {}, costs).depth, 0);
+}
+
+TEST(DepthRule, AStreamBeginsWithWhatEarlierOnesMet) {
+  const CostModel costs = measured(1.0, 0.05);
+  DepthRule history(0.7);
+  EXPECT_GT(DepthRule::begin_with(history).depth_to_ask(15, 1, {0.2, 0.05}, costs).depth, 0);
+  const auto windows = [](DepthRule& rule, int count, bool landed) {
+    for (int i = 0; i < count; ++i) {
+      rule.begin_window();
+      rule.observe_draft(0, 0.7, landed);
+      rule.observe_level(0, landed);
+    }
+  };
+  windows(history, 60, false);
+  DepthRule rule = DepthRule::begin_with(history);
+  EXPECT_LT(rule.level_chance(0), 0.2);
+  EXPECT_LT(rule.chance(0, 0.7), 0.3);
+  EXPECT_EQ(rule.depth_to_ask(1, 1, {0.2, 0.05}, costs).depth, 0);
+  windows(rule, 12, true);  // and yet this one is different
+  EXPECT_EQ(rule.depth_to_ask(1, 1, {0.2, 0.05}, costs).depth, 1);
+}
+
+TEST(DraftAccount, WhatDoesntPayIsTriedForItsShareOfTheTime) {
+  constexpr double kPass = 0.001, kPrice = 0.0006;
+  DraftAccount account;
+  account.earn(0.0, 0.0);  // no pass was measured yet
+  EXPECT_GT(account.balance(), 1.0);
+  int tries = 0;
+  const auto rounds = [&](int count, bool lands) {
+    const int before = tries;
+    for (int i = 0; i < count; ++i) {
+      account.earn(kPass, kPass);
+      if (account.balance() < kPrice) continue;
+      account.charge(lands ? kPrice - kPass : kPrice);
+      ++tries;
+    }
+    return tries - before;
+  };
+  rounds(100, false);  // the allowance of the first time
+  const int missed = rounds(10000, false);
+  EXPECT_LE(missed * kPrice, 1.01 * DraftAccount::kShare * 10000 * kPass);
+  EXPECT_GE(missed * kPrice, 0.9 * DraftAccount::kShare * 10000 * kPass);
+  rounds(200, true);
+  EXPECT_EQ(rounds(100, true), 100);  // what lands pays for itself
+  EXPECT_LE(rounds(100, false), 28);  // a change for the worse is noticed
+  account.charge(1000.0);
+  account.charge(-0.0047);
+  EXPECT_GE(account.balance(), 0.0);  // debts have an end
 }
 
 std::vector<DraftNode> chain_of(const std::vector<std::int32_t>& tokens) {

@@ -9,10 +9,21 @@ constexpr double kDecay = 0.97;       // per window
 constexpr double kPriorWeight = 2.0;  // observations that the prior, or the source's own confidence, counts for
 constexpr double kChanceMax = 0.995;
 constexpr double kPlainGuard = 1.05;     // drafting must beat not drafting by this much
-constexpr std::int32_t kProbeFirst = 8;  // plain rounds before one level is tried again; doubles up to ...
-constexpr std::int32_t kProbeLast = 128;
+constexpr double kHistoryWeight = 8.0;  // observations that earlier streams count for, at most
 constexpr std::uint64_t kDeeperEvery = 8;
 }  // namespace
+
+DepthRule DepthRule::begin_with(const DepthRule& history) {
+  DepthRule rule(history.chance_prior_);
+  for (std::size_t depth = 0; depth < rule.counts_.size(); ++depth) {
+    const Counts& met = history.counts_[depth];
+    if (met.levels <= 0.0) continue;
+    const double share = std::min(1.0, kHistoryWeight / met.levels);
+    rule.counts_[depth] = {share * met.confidence, share * met.drafts_landed, share * met.levels,
+                           share * met.levels_landed};
+  }
+  return rule;
+}
 
 void DepthRule::begin_window() {
   for (Counts& counts : counts_) {
@@ -64,15 +75,7 @@ DepthRule::Ask DepthRule::depth_to_ask(std::int32_t depth_max, std::int32_t lane
     best_rate = now;
     best = depth;
   }
-  if (best == 0) {
-    if (++plain_rounds_ < probe_after_) return {};
-    plain_rounds_ = 0;
-    probe_after_ = std::min(2 * probe_after_, kProbeLast);
-    return {1, best_rate};
-  }
-  plain_rounds_ = 0;
-  probe_after_ = kProbeFirst;
-  if (best < depth_max && decisions_ % kDeeperEvery == 0) ++best;
+  if (best > 0 && best < depth_max && decisions_ % kDeeperEvery == 0) ++best;
   return {best, best_rate};
 }
 

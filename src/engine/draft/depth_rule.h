@@ -1,6 +1,7 @@
 // How deep one source drafts for one stream (engine.md 4.5): what landed so far against what passes were measured to
 // cost. It turns a source's own confidence into a chance that was met in practice, and says how many levels are worth
-// asking for when asking costs time, none included. Decides time only, never tokens.
+// asking for when asking costs time, none included. A stream begins with what was met in earlier ones. Decides time only,
+// never tokens.
 #pragma once
 
 #include <array>
@@ -20,6 +21,8 @@ class DepthRule {
  public:
   /// `chance_prior`: that a draft lands, before anything was observed.
   explicit DepthRule(double chance_prior = 0.5) : chance_prior_(chance_prior) {}
+  /// A stream's own rule, by the rule of all streams: what they met counts for a few observations.
+  static DepthRule begin_with(const DepthRule& history);
 
   /// A window was walked: call once before its nodes are observed; older windows fade.
   void begin_window();
@@ -37,8 +40,8 @@ class DepthRule {
     std::int32_t depth = 0;
     double tokens_per_second = 0.0;  // expected; of passes as cheap as nothing, tokens
   };
-  /// Levels to ask for, 0 to `depth_max`: the most expected tokens per second when `lanes` lanes draft alike, now and
-  /// then one more, and one in a while where none pays.
+  /// Levels to ask for, 0 to `depth_max`: the most expected tokens per second when `lanes` lanes draft alike, and now
+  /// and then one more. 0: none pays; the rate is then what a draft would have to beat.
   Ask depth_to_ask(std::int32_t depth_max, std::int32_t lanes, const DraftCost& cost, const CostModel& costs);
 
  private:
@@ -54,7 +57,6 @@ class DepthRule {
   double chance_prior_;
   std::array<Counts, kDepths> counts_{};
   std::uint64_t decisions_ = 0;
-  std::int32_t plain_rounds_ = 0, probe_after_ = 8;
 };
 
 }  // namespace tensorfold

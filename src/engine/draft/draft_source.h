@@ -8,7 +8,8 @@
 //   observe()   per stream whose window came from this source: what landed
 //   absorb()    all streams of the pass together: the rows that were committed, each with the token after it
 //   propose()   those of them that shall draft now, all together
-// A stream whose prompt isn't done is absorbed and not asked. A stream with drafts off never reaches a source. A source
+// A source that runs a model and doesn't pay for a stream sleeps: it isn't called, its rows aren't kept, and when it
+// wakes, rows are missing between two calls of absorb(). A stream whose prompt isn't done is absorbed and not asked. A stream with drafts off never reaches a source. A source
 // that throws is silenced for the streams of that call, with one log line; a source that fails for one stream alone
 // sets `failure` in that stream's entry. The stream goes on without it.
 #pragma once

@@ -16,11 +16,13 @@ namespace tensorfold {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr double kCostWeight = 0.2;
+constexpr double kCostWeight = 0.2, kCheaperWeight = 0.5;
+constexpr double kSlowMoment = 4.0;  // times the mean: what is measured beyond that was another program's time
 constexpr double kAnyRate = std::numeric_limits<double>::infinity();  // of an ask that needn't pay
 
 void update(double& mean, double seconds) {
-  mean = mean == 0.0 ? seconds : mean + kCostWeight * (seconds - mean);
+  const double weight = seconds < mean ? kCheaperWeight : kCostWeight;
+  mean = mean == 0.0 ? seconds : mean + weight * (std::min(seconds, kSlowMoment * mean) - mean);
 }
 
 double seconds_since(Clock::time_point start) {
@@ -51,6 +53,11 @@ std::vector<DraftNode> owed_nodes(const Stream& stream, std::int32_t depth_max) 
   return nodes;
 }
 
+/// Whether the rows of the last pass were the prompt's: each window brings a token beyond the first.
+bool is_at_prompt(const Stream& stream) {
+  return static_cast<std::int32_t>(stream.context().size()) <= stream.prompt_length() + 1;
+}
+
 const std::vector<std::int32_t>& stop_tokens_of(const Stream& stream) {
   static const std::vector<std::int32_t> none;
   return stream.request().ignore_stop_tokens ? none : stream.request().stop_tokens;
@@ -62,16 +69,28 @@ struct Drafter::Round {
   std::vector<FedRows>& fed;
   std::int32_t lanes;
   const CostModel& costs;
+
+  /// What a pass without drafts takes, and the part of it that each lane bears.
+  double pass_seconds() const { return costs.predict(std::max(lanes, 1)); }
+  double plain_seconds() const { return pass_seconds() / std::max(lanes, 1); }
+  /// What `rows` more rows of each lane add to that.
+  double rows_seconds(std::int32_t rows) const {
+    return costs.predict(std::max(lanes, 1) * (1 + rows)) / std::max(lanes, 1) - plain_seconds();
+  }
 };
 
 Drafter::Drafter(std::vector<std::shared_ptr<DraftSource>> sources, const DrafterLimits& limits,
                  std::uint64_t schedule_seed)
     : sources_(std::move(sources)),
-      costs_(sources_.size()),
+      known_(sources_.size()),
       limits_(limits),
       at_random_(schedule_seed != 0),
+      sleeps_at_random_(schedule_seed % 8 == 7),
       random_(schedule_seed) {
-  for (const auto& source : sources_) TF_ASSERT(source != nullptr);
+  for (std::size_t source = 0; source < sources_.size(); ++source) {
+    TF_ASSERT(sources_[source] != nullptr);
+    known_[source].history = DepthRule(sources_[source]->facts().chance_prior);
+  }
 }
 
 DraftStream Drafter::view(Stream& stream, std::size_t source) const {
@@ -93,9 +112,15 @@ void Drafter::open(Stream& stream) {
   if (!stream.request().drafts || sources_.empty()) return;
   stream.drafts.sources.resize(sources_.size());
   for (std::size_t source = 0; source < sources_.size(); ++source) {
-    stream.drafts.sources[source].rule = DepthRule(sources_[source]->facts().chance_prior);
+    StreamDrafts::Source& own = stream.drafts.sources[source];
+    own.rule = DepthRule(sources_[source]->facts().chance_prior);
+    if (sources_[source]->facts().runs_model) {
+      // A stream is as well off as drafting has been so far: where it didn't pay, nothing is tried at its expense.
+      own.rule = DepthRule::begin_with(known_[source].history);
+      own.account = known_[source].account;
+    }
     try {
-      stream.drafts.sources[source].state = sources_[source]->open(view(stream, source));
+      own.state = sources_[source]->open(view(stream, source));
     } catch (const std::exception& error) {
       silence(stream, source, error.what());
     }
@@ -124,14 +149,40 @@ void Drafter::silence(Stream& stream, std::size_t source, std::string_view why) 
 std::uint32_t Drafter::row_flags(const Stream& stream) const {
   std::uint32_t flags = 0;
   for (std::size_t source = 0; source < stream.drafts.sources.size(); ++source) {
-    if (stream.drafts.sources[source].state == nullptr) continue;
+    const StreamDrafts::Source& own = stream.drafts.sources[source];
+    if (own.state == nullptr || !own.listens) continue;
     if (sources_[source]->facts().needs_hidden_rows) flags |= kRowWantsHidden;
     if (sources_[source]->facts().needs_tapped_rows) flags |= kRowIsTapped;
   }
   return flags;
 }
 
-void Drafter::observe(const FedRows& fed) {
+void Drafter::charge(Stream& stream, std::size_t source, double seconds) {
+  stream.drafts.sources[source].account.charge(seconds);
+  known_[source].account.charge(seconds);
+}
+
+double Drafter::affordable_seconds(const Stream& stream, std::size_t source) const {
+  return std::min(stream.drafts.sources[source].account.balance(), known_[source].account.balance());
+}
+
+void Drafter::begin_round(const Round& round) {
+  const double plain = round.plain_seconds();
+  for (std::size_t source = 0; source < sources_.size(); ++source) {
+    std::int32_t streams = 0;
+    for (const FedRows& fed : round.fed) {
+      StreamDrafts::Source& own = fed.stream->drafts.sources[source];
+      own.has_rows = own.listens;
+      if (own.has_rows) own.rows_since_gap += static_cast<std::int32_t>(fed.rows.size());
+      if (own.state == nullptr || fed.stream->prompt_rows_left() > 0) continue;
+      own.account.earn(plain, round.pass_seconds());
+      ++streams;
+    }
+    if (streams > 0) known_[source].account.earn(streams * plain, round.pass_seconds());
+  }
+}
+
+void Drafter::observe(const FedRows& fed, const Round& round) {
   Stream& stream = *fed.stream;
   const DraftWindow& window = stream.drafts.window;
   if (window.kind != WindowKind::kDrafted || fed.fed_drafts == 0) return;
@@ -139,7 +190,9 @@ void Drafter::observe(const FedRows& fed) {
   DepthRule& rule = stream.drafts.sources[source].rule;
   const std::vector<DraftNode>& nodes = window.proposal.nodes;
   const std::vector<std::int32_t> depths = node_depths(nodes);
+  DepthRule& history = known_[source].history;
   rule.begin_window();
+  history.begin_window();
   std::vector<bool> level_seen(static_cast<std::size_t>(limits_.window_rows), false), level_landed = level_seen;
   for (std::int32_t i = 0; i < fed.fed_drafts; ++i) {
     const DraftNode& node = nodes[static_cast<std::size_t>(i)];
@@ -147,12 +200,16 @@ void Drafter::observe(const FedRows& fed) {
     const bool landed = contains(fed.landed, i);
     const auto depth = static_cast<std::size_t>(depths[static_cast<std::size_t>(i)]);
     rule.observe_draft(static_cast<std::int32_t>(depth), node.chance, landed);
+    history.observe_draft(static_cast<std::int32_t>(depth), node.chance, landed);
     level_seen.at(depth) = true;
     if (landed) level_landed.at(depth) = true;
   }
   for (std::size_t depth = 0; depth < level_seen.size() && level_seen[depth]; ++depth) {
     rule.observe_level(static_cast<std::int32_t>(depth), level_landed[depth]);
+    history.observe_level(static_cast<std::int32_t>(depth), level_landed[depth]);
   }
+  const double saved = static_cast<double>(fed.landed.size()) * round.plain_seconds();
+  charge(stream, source, round.rows_seconds(fed.fed_drafts) - saved);
   try {
     sources_[source]->observe(view(stream, source), window.proposal, fed.fed_drafts, fed.landed);
   } catch (const std::exception& error) {
@@ -186,11 +243,12 @@ void Drafter::begin_window(Stream& stream) {
 void Drafter::after_pass(std::vector<FedRows>& fed, std::int32_t lanes, const CostModel& costs) {
   std::erase_if(fed, [](const FedRows& rows) { return rows.stream->drafts.sources.empty(); });
   if (fed.empty()) return;
+  const Round round{fed, lanes, costs};
+  begin_round(round);
   for (const FedRows& rows : fed) {
-    observe(rows);
+    observe(rows, round);
     begin_window(*rows.stream);
   }
-  const Round round{fed, lanes, costs};
   std::vector<std::size_t> models;
   for (std::size_t source = 0; source < sources_.size(); ++source) {
     if (sources_[source]->facts().runs_model) {
@@ -218,17 +276,49 @@ DepthRule::Ask Drafter::depth_to_ask(Stream& stream, std::size_t source, const R
   std::int32_t most = std::min(room(stream, round.lanes), facts.depth_max);
   if (facts.runs_model) most = std::min(most, limits_.shared_window_rows - 1);
   if (most <= 0) return {};
-  if (at_random_) {
-    const std::uint64_t kind = random_() % 5;  // none, all, or any
-    if (kind == 0) return {};
-    return {kind <= 2 ? most : 1 + static_cast<std::int32_t>(random_() % static_cast<unsigned>(most)), kAnyRate};
-  }
+  if (at_random_) return ask_at_random(stream, source, most);
   if (!facts.runs_model) return {most, kAnyRate};
-  DraftCost cost{costs_[source].absorb_seconds, costs_[source].propose_seconds};
-  if (facts.one_pass) cost = {cost.fixed_seconds + cost.seconds_per_level, 0.0};
-  DepthRule::Ask ask = stream.drafts.sources[source].rule.depth_to_ask(most, round.lanes, cost, round.costs);
-  if (ask.depth == 0 || window_is_as_good(stream, ask, round)) return {};
+  StreamDrafts::Source& own = stream.drafts.sources[source];
+  const DepthRule::Ask best = own.rule.depth_to_ask(most, round.lanes, cost_of(source), round.costs);
+  DepthRule::Ask ask = affordable(stream, source, best, round);
+  if (ask.depth == 0 || !own.has_rows || own.rows_since_gap < StreamDrafts::kRowsAfterGap) return {};
+  if (window_is_as_good(stream, ask, round)) return {};
   if (facts.one_pass) ask.depth = most;
+  return ask;
+}
+
+DepthRule::Ask Drafter::ask_at_random(Stream& stream, std::size_t source, std::int32_t most) {
+  StreamDrafts::Source& own = stream.drafts.sources[source];
+  if (sleeps_at_random_ && sources_[source]->facts().runs_model) own.listens = random_() % (own.listens ? 16 : 4) != 0;
+  const std::uint64_t kind = random_() % 5;  // none, all, or any
+  if (kind == 0 || !own.has_rows || !own.listens) return {};
+  return {kind <= 2 ? most : 1 + static_cast<std::int32_t>(random_() % static_cast<unsigned>(most)), kAnyRate};
+}
+
+DraftCost Drafter::cost_of(std::size_t source) const {
+  const Known& known = known_[source];
+  if (sources_[source]->facts().one_pass) return {known.absorb_seconds + known.propose_seconds, 0.0};
+  return {known.absorb_seconds, known.propose_seconds};
+}
+
+DepthRule::Ask Drafter::affordable(Stream& stream, std::size_t source, DepthRule::Ask ask, const Round& round) {
+  StreamDrafts::Source& own = stream.drafts.sources[source];
+  own.pays = ask.depth > 0 && own.account.balance() >= 0.0;
+  if (!own.pays) {
+    // A try: dear as it is when it misses. One that lands pays for the next.
+    const DraftCost cost = cost_of(source);
+    const double gap_seconds = StreamDrafts::kRowsAfterGap * known_[source].listen_seconds;
+    double price = cost.fixed_seconds + cost.seconds_per_level + round.rows_seconds(1);
+    if (!own.listens) price += gap_seconds;
+    price = std::min(price, own.account.most_seconds());  // measured in a slow moment it mustn't be out of reach for ever
+    if (affordable_seconds(stream, source) < price) {
+      own.listens = false;
+      own.rows_since_gap = 0;
+      return {};
+    }
+    ask.depth = 1;
+  }
+  own.listens = true;
   return ask;
 }
 
@@ -250,13 +340,12 @@ std::vector<DepthRule::Ask> Drafter::asks_of(std::size_t source, const Round& ro
 void Drafter::absorb(std::size_t source, const Round& round, const std::vector<DepthRule::Ask>& asks) {
   std::vector<DraftAbsorb> batch;
   std::vector<Stream*> streams;
-  bool wants_any = false;
   for (std::size_t i = 0; i < round.fed.size(); ++i) {
     Stream& stream = *round.fed[i].stream;
-    if (stream.drafts.sources[source].state == nullptr) continue;
+    const StreamDrafts::Source& own = stream.drafts.sources[source];
+    if (own.state == nullptr || !own.has_rows || !own.listens) continue;
     batch.push_back({view(stream, source), round.fed[i].rows, asks[i].depth > 0, {}});
     streams.push_back(&stream);
-    wants_any = wants_any || asks[i].depth > 0;
   }
   if (batch.empty()) return;
   const Clock::time_point start = Clock::now();
@@ -266,9 +355,33 @@ void Drafter::absorb(std::size_t source, const Round& round, const std::vector<D
     for (Stream* stream : streams) silence(*stream, source, error.what());
     return;
   }
-  if (wants_any) update(costs_[source].absorb_seconds, seconds_since(start));
+  note_absorbed(source, streams, batch, seconds_since(start));
   for (std::size_t i = 0; i < batch.size(); ++i) {
     if (!batch[i].failure.empty()) silence(*streams[i], source, batch[i].failure);
+  }
+}
+
+void Drafter::note_absorbed(std::size_t source, const std::vector<Stream*>& streams,
+                            const std::vector<DraftAbsorb>& batch, double seconds) {
+  if (!sources_[source]->facts().runs_model) return;
+  // A prompt is absorbed whether or not drafts follow, and says nothing about later rounds.
+  std::int32_t asked = 0;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (is_at_prompt(*streams[i])) return;
+    if (batch[i].wants_proposal) ++asked;
+  }
+  Known& known = known_[source];
+  if (asked > 0) {
+    update(known.absorb_seconds, seconds);
+  } else {
+    update(known.listen_seconds, seconds / static_cast<double>(batch.size()));
+  }
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i].wants_proposal) {
+      charge(*streams[i], source, known.absorb_seconds / asked);
+    } else if (!streams[i]->drafts.sources[source].pays) {
+      charge(*streams[i], source, known.listen_seconds);
+    }
   }
 }
 
@@ -300,7 +413,12 @@ void Drafter::propose(std::size_t source, const Round& round, const std::vector<
     for (Stream* stream : streams) silence(*stream, source, error.what());
     return;
   }
-  update(costs_[source].propose_seconds, seconds_since(start) / (facts.one_pass ? 1 : deepest));
+  const std::int32_t levels = facts.one_pass ? 1 : deepest;
+  update(known_[source].propose_seconds, seconds_since(start) / levels);
+  if (facts.runs_model) {
+    const double seconds = levels * known_[source].propose_seconds / static_cast<double>(batch.size());
+    for (Stream* stream : streams) charge(*stream, source, seconds);
+  }
   for (std::size_t i = 0; i < batch.size(); ++i) {
     std::string failure = std::move(batch[i].failure);
     if (failure.empty()) failure = proposal_fault(batch[i], limits_.vocabulary_size);

@@ -3,7 +3,8 @@
 // all streams together. Drafts are drawn with the target's own rule, seed and position, so that head and target agree
 // wherever their distributions are close (engine.md 2.9). A chain ends where what it is worth has become small.
 //
-// Every committed row is absorbed, also while another source drafts for the stream. A stream that resumed a kept prefix
+// Committed rows are absorbed also while another source drafts for the stream; not while the head sleeps because it
+// doesn't pay (drafter.h): its keys of those rows stay zero, and its drafts are a little poorer afterwards. A stream that resumed a kept prefix
 // has the head's keys with it except the last pair, which was another text's or is missing: its first drafts are a
 // little poorer, nothing else.
 #pragma once

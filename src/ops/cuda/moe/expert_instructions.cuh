@@ -27,6 +27,9 @@ __device__ __forceinline__ void copy16(std::uint32_t destination, const void* so
 __device__ __forceinline__ void copy16(std::uint32_t destination, const void* source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(destination), "l"(source) : "memory");
 }
+__device__ __forceinline__ void copy4(std::uint32_t destination, const void* source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(destination), "l"(source) : "memory");
+}
 /// `bytes` of the 16 come from `source`, the rest is zero.
 __device__ __forceinline__ void copy16_padded(std::uint32_t destination, const void* source, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(bytes) : "memory");

@@ -119,13 +119,14 @@ __device__ bool is_last_cta(std::uint32_t* counter) {
 template <int per_lane>
 __global__ void __launch_bounds__(kRouteThreads) route_rows(const RoutingInputs inputs, const ExpertPlan plan,
                                                            std::uint32_t* counter) {
+  __shared__ RouteCandidate candidates[kRouteRows][kRouteCandidates];
   allow_next();
   wait_for_previous();
   const std::int32_t row = blockIdx.x * kRouteRows + (threadIdx.x >> 5);
   if (row < inputs.rows) {
     std::int32_t* chosen = plan.chosen + row * inputs.top_k;
     if (row < live_rows(inputs.pass, inputs.rows)) {
-      route_row<per_lane>(inputs, inputs.logits + row * inputs.logits_stride, chosen,
+      route_row<per_lane>(inputs, inputs.logits + row * inputs.logits_stride, candidates[threadIdx.x >> 5], chosen,
                           plan.weights + row * inputs.top_k);
     } else {
       for (int slot = threadIdx.x & 31; slot < inputs.top_k; slot += 32) chosen[slot] = kUnrouted;

@@ -2,6 +2,7 @@
 #include "ops/cuda/moe/window_experts.cuh"
 
 #include <algorithm>
+#include <bit>
 #include <tuple>
 
 #include "base/assert.h"
@@ -16,20 +17,24 @@ int stages_of(const PackedPart& part) {
   return part.bits <= 4 ? kDeepStages : kShallowStages;
 }
 
-std::int32_t partial_bytes(std::int32_t warps_per_tile) {
-  const std::int32_t sums = kWindowWarps / warps_per_tile * 2 * kSegmentsMax * 512;
-  const std::int32_t shared_sums = 2 * kSegmentsMax * 512;
-  return std::max(warps_per_tile > 1 ? sums : 0, shared_sums);
+/// Two buffers of segments for every tile at hand; the shared expert has one at a time.
+std::int32_t partial_bytes(std::int32_t sharing_shift) {
+  return (kWindowWarps >> sharing_shift) * 2 * kSegmentsMax * 512;
+}
+
+int units_of(const PackedPart& down, std::int32_t unit_segments) {
+  return (down.segments + unit_segments - 1) / unit_segments;
 }
 
 /// How many of down's segments a warp adds, so that warps are done soonest: few slots leave them idle unless several share
-/// one. Groups must be subtrees of the sum.
+/// one. Groups must be subtrees of the sum, a power of two of them.
 std::int32_t choose_unit_segments(const PackedPart& down, std::int32_t slots) {
   if (down.segment_tree == 0) return kSegmentsMax;
-  std::int32_t best = kSegmentsMax, best_turns = INT32_MAX;  // turns of a segment each
+  std::int32_t best = kSegmentsMax, best_turns = INT32_MAX;  // in segments; a unit costs one more
   for (std::int32_t unit = kSegmentsMax; unit >= 1; unit /= 2) {
-    const std::int32_t units = slots * ((down.segments + unit - 1) / unit);
-    const std::int32_t turns = (units + kWindowWarps - 1) / kWindowWarps * std::min(unit, down.segments);
+    if (!std::has_single_bit(static_cast<unsigned>(units_of(down, unit)))) continue;
+    const std::int32_t units = slots * units_of(down, unit);
+    const std::int32_t turns = (units + kWindowWarps - 1) / kWindowWarps * (std::min(unit, down.segments) + 1);
     if (turns < best_turns) best = unit, best_turns = turns;
   }
   return slots < kWindowWarps ? best : kSegmentsMax;
@@ -45,9 +50,10 @@ std::int32_t plan_launch(const CudaContext& context, const PackedPart& gate_up, 
   const std::int32_t routed_slots = routing.rows * routing.top_k, slots = routing.rows * launch.slots_per_row;
   launch.block_bytes = std::max(launch.gate_up ? gate_up.block_bytes : 0, launch.down ? down.block_bytes : 0);
   const std::int32_t tiles_per_cta = routed_slots * gate_up.tiles / context.facts().sm_count;
-  launch.warps_per_tile = tiles_per_cta <= 2 ? 8 : 4;
+  launch.sharing_shift = tiles_per_cta <= 2 ? 3 : 2;
   launch.unit_segments = choose_unit_segments(down, slots);
-  const std::int32_t units = (down.segments + launch.unit_segments - 1) / launch.unit_segments;
+  const std::int32_t units = units_of(down, launch.unit_segments);
+  launch.units_shift = std::countr_zero(static_cast<unsigned>(units));
   const std::int32_t x_buffers = launch.routes ? (routing.rows + kWindowItemRows - 1) / kWindowItemRows : 2;
   std::int32_t bytes = std::max(launch.gate_up ? gate_up.k_blocks * x_buffers * 2048 : 0,
                                 launch.down ? units * slots * kTileRows * 4 : 0);
@@ -57,7 +63,7 @@ std::int32_t plan_launch(const CudaContext& context, const PackedPart& gate_up, 
     return place;
   };
   launch.ring = take(kWindowWarps * stages_of(launch.gate_up ? gate_up : down) * launch.block_bytes);
-  launch.partials = take(partial_bytes(launch.warps_per_tile));
+  launch.partials = take(partial_bytes(launch.sharing_shift));
   const auto routed_items = static_cast<std::int32_t>(item_capacity(routed_slots, routing.experts, kWindowItemRows));
   launch.items = take((routed_items + launch.shared_items) * 4);
   launch.slots = take(slots * 2);
@@ -65,7 +71,10 @@ std::int32_t plan_launch(const CudaContext& context, const PackedPart& gate_up, 
     launch.chosen = take(routed_slots * 4);
     launch.weights = take(routed_slots * 4);
     launch.masks = take((kWindowExpertsRoutedMax + kWindowWarps) * 4);
+    launch.candidates = take(routing.rows * kRouteCandidates * static_cast<std::int32_t>(sizeof(RouteCandidate)));
   }
+  constexpr auto kEarlyBytes = static_cast<std::int32_t>(sizeof(CombineInputs));
+  if (launch.down) launch.early = take(std::min(routing.rows * kTileRows, kWindowThreads) * kEarlyBytes);
   launch.barriers = take(16);
   return bytes;
 }

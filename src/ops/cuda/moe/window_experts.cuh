@@ -5,7 +5,7 @@
 //              few warps route, the others multiply gate and up of the shared expert, which no routing decides: its weights
 //              are asked for before the launch waits for the one before it
 //   gate, up   the tiles of all items are dealt out in equal runs; a tile of 16 weight rows is 8 of gate and the 8 of up that
-//              belong to them, so that one thread holds both. warps_per_tile warps share a tile's segments and hand them over
+//              belong to them, so that one thread holds both. Four or eight warps share a tile's segments and hand them over
 //              in shared memory; the item's rows of x lie there, too, doubly buffered
 //   barrier    of the grid. Weights keep streaming: a warp's ring already holds blocks of down
 //   down       a CTA computes 16 columns for every item, so that all that a row's residual needs ends up in its own memory
@@ -44,13 +44,14 @@ struct WindowLaunch {
   std::int32_t slots_per_row = 0;          // the row's choices, and the shared expert where it runs here
   std::int32_t shared_items = 0;           // items of the shared expert; shared_slots of the plan's places are theirs
   std::int32_t shared_slots = 0;
-  std::int32_t warps_per_tile = 4;         // in gate, up: 1, 2, 4, 8
+  std::int32_t sharing_shift = 2;          // warps that share a tile in gate, up, as a power of two: 4 or 8
   std::int32_t unit_segments = 8;          // segments of down that a warp adds: a power of two, so a subtree
+  std::int32_t units_shift = 0;            // units of an item, as a power of two
   std::int32_t block_bytes = 0;            // of a ring's stage
   std::uint16_t* inner = nullptr;          // [slots][down.k_blocks · 128]
   std::uint32_t* counters = nullptr;       // [2], zero
   // Dynamic shared memory, offsets in bytes. At 0 lie the buffers of x, later down's results.
-  std::int32_t ring = 0, partials = 0, items = 0, slots = 0, chosen = 0, weights = 0, masks = 0, barriers = 0;
+  std::int32_t ring = 0, partials = 0, items = 0, slots = 0, chosen = 0, weights = 0, masks = 0, candidates = 0, early = 0, barriers = 0;
 };
 
 /// An item in a word.
@@ -66,15 +67,18 @@ struct WindowItem {
 
 /// Half-open run of tiles (of all items one after the other) that belong to this CTA.
 struct TileRun {
-  std::int32_t begin, end, tiles_per_item;
+  std::int32_t begin, end, tiles_per_item, first, last;
+  /// Few divisions: every launch waits for this.
   __device__ TileRun(int items, int tiles) : tiles_per_item(tiles) {
-    const std::int64_t all = static_cast<std::int64_t>(items) * tiles;
-    begin = static_cast<std::int32_t>(blockIdx.x * all / gridDim.x);
-    end = static_cast<std::int32_t>((blockIdx.x + 1) * all / gridDim.x);
+    const unsigned all = items * tiles, each = all / gridDim.x, extra = all - each * gridDim.x;
+    begin = static_cast<std::int32_t>(blockIdx.x * each + min(blockIdx.x, extra));
+    end = begin + static_cast<std::int32_t>(each + (blockIdx.x < extra ? 1 : 0));
+    first = static_cast<std::int32_t>(static_cast<unsigned>(begin) / static_cast<unsigned>(tiles));
+    last = empty() ? first : static_cast<std::int32_t>(static_cast<unsigned>(end - 1) / static_cast<unsigned>(tiles)) + 1;
   }
   __device__ bool empty() const { return begin == end; }
-  __device__ int first_item() const { return begin / tiles_per_item; }
-  __device__ int end_item() const { return empty() ? first_item() : (end - 1) / tiles_per_item + 1; }
+  __device__ int first_item() const { return first; }
+  __device__ int end_item() const { return last; }
   __device__ int first_tile(int item) const { return max(begin - item * tiles_per_item, 0); }
   __device__ int end_tile(int item) const { return min(end - item * tiles_per_item, tiles_per_item); }
 };
@@ -86,17 +90,16 @@ class BlockCursor {
   __device__ BlockCursor(const WindowExperts& e, const WindowLaunch& launch, const WindowItem* items, int item_count,
                          const TileRun& run, int warp)
       : e_(e), launch_(launch), items_(items), item_count_(item_count), run_(run) {
-    const int place = warp % launch.warps_per_tile;
-    tile_slots_ = kWindowWarps / launch.warps_per_tile;
-    slot_ = warp / launch.warps_per_tile;
-    const int first = place * e.gate_up.segments / launch.warps_per_tile;
-    const int end = (place + 1) * e.gate_up.segments / launch.warps_per_tile;
+    const int place = warp & ((1 << launch.sharing_shift) - 1);
+    tile_slots_ = kWindowWarps >> launch.sharing_shift;
+    slot_ = warp >> launch.sharing_shift;
+    const int first = place * e.gate_up.segments >> launch.sharing_shift;
+    const int end = (place + 1) * e.gate_up.segments >> launch.sharing_shift;
     first_block_ = first * e.gate_up.segment_blocks;
     blocks_ = min(end * e.gate_up.segment_blocks, e.gate_up.k_blocks) - first_block_;
     end_item_ = run.end_item();
     item_ = launch.gate_up && blocks_ > 0 ? run.first_item() : end_item_;
     tile_ = run.first_tile(item_) + slot_ - tile_slots_;
-    units_per_item_ = (e.down.segments + launch.unit_segments - 1) / launch.unit_segments;
     down_tile_ = launch.down && item_count > 0 ? static_cast<int>(blockIdx.x) : e.down.tiles;
     unit_ = warp - kWindowWarps;
     warp_ = warp;
@@ -131,14 +134,14 @@ class BlockCursor {
   __device__ void start_unit() {
     unit_ += kWindowWarps;
     const PackedPart& part = e_.down;
-    if (unit_ >= item_count_ * units_per_item_) {
+    if (unit_ >= item_count_ << launch_.units_shift) {
       down_tile_ += gridDim.x;
       unit_ = warp_;
-      if (unit_ >= item_count_ * units_per_item_) down_tile_ = part.tiles;
+      if (unit_ >= item_count_ << launch_.units_shift) down_tile_ = part.tiles;
     }
     if (down_tile_ >= part.tiles) return;
-    const int item = unit_ / units_per_item_;
-    const int first = (unit_ - item * units_per_item_) * launch_.unit_segments * part.segment_blocks;
+    const int item = unit_ >> launch_.units_shift;
+    const int first = (unit_ - (item << launch_.units_shift)) * launch_.unit_segments * part.segment_blocks;
     block_bytes_ = part.block_bytes;
     const std::uint8_t* expert =
         item < launch_.shared_items ? e_.shared_down : part.blocks + items_[item].expert() * part.expert_bytes;
@@ -151,7 +154,7 @@ class BlockCursor {
   const WindowItem* items_;
   int item_count_;
   TileRun run_;
-  int tile_slots_, slot_, first_block_, blocks_, item_, end_item_, tile_, units_per_item_, down_tile_, unit_, warp_;
+  int tile_slots_, slot_, first_block_, blocks_, item_, end_item_, tile_, down_tile_, unit_, warp_;
   int left_ = 0;
   int block_bytes_ = 0;
   const std::uint8_t* block_ = nullptr;
@@ -259,16 +262,17 @@ __device__ __forceinline__ void begin_plan(const RoutingInputs& inputs, const Wi
 
 /// Routes the rows, a warp each; rows that are padding, too, since nothing of theirs enters the plan. The shared expert's
 /// warps come last.
-__device__ __forceinline__ void route_rows(const RoutingInputs& inputs, const WindowPlan& plan) {
+__device__ __forceinline__ void route_rows(const RoutingInputs& inputs, RouteCandidate* all_candidates, const WindowPlan& plan) {
   const int row = (threadIdx.x / 32 + kWindowWarps - kSharedWarps) % kWindowWarps;
   if (row >= inputs.rows) return;
   const float* logits = inputs.logits + row * inputs.logits_stride;
   std::int32_t* chosen = plan.chosen + row * inputs.top_k;
   float* weights = plan.weights + row * inputs.top_k;
+  RouteCandidate* candidates = all_candidates + row * kRouteCandidates;
   if (inputs.experts <= 256) {
-    route_row<8>(inputs, logits, chosen, weights);
+    route_row<8>(inputs, logits, candidates, chosen, weights);
   } else {
-    route_row<kWindowExpertsRoutedMax / 32>(inputs, logits, chosen, weights);
+    route_row<kWindowExpertsRoutedMax / 32>(inputs, logits, candidates, chosen, weights);
   }
 }
 static_assert(kWindowRoutedRowsMax <= kWindowWarps);
@@ -569,9 +573,10 @@ __device__ __forceinline__ void run_gate_up(const WindowExperts& e, const Window
                                             BlockRing<F, stages>& ring) {
   const PackedPart& part = e.gate_up;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  const int sharing = launch.warps_per_tile, place = warp % sharing, slot = warp / sharing;
-  const int tile_slots = kWindowWarps / sharing;
-  const int first_segment = place * part.segments / sharing, end_segment = (place + 1) * part.segments / sharing;
+  const int sharing = 1 << launch.sharing_shift, place = warp & (sharing - 1), slot = warp >> launch.sharing_shift;
+  const int tile_slots = kWindowWarps >> launch.sharing_shift;
+  const int first_segment = place * part.segments >> launch.sharing_shift;
+  const int end_segment = (place + 1) * part.segments >> launch.sharing_shift;
   float4* const handed = reinterpret_cast<float4*>(partials) + lane;
   int turns = 0;  // tiles that this slot has done
   const int first_item = run.first_item();
@@ -588,7 +593,6 @@ __device__ __forceinline__ void run_gate_up(const WindowExperts& e, const Window
     }
 #pragma unroll 1
     for (int tile = run.first_tile(item) + slot; tile < run.end_tile(item); tile += tile_slots, ++turns) {
-      SegmentSum<4, 3> total;
       const int handed_at = ((slot * 2 + (turns & 1)) * kSegmentsMax) * 32;
 #pragma unroll 1
       for (int segment = first_segment; segment < end_segment; ++segment) {
@@ -598,17 +602,12 @@ __device__ __forceinline__ void run_gate_up(const WindowExperts& e, const Window
         for (int block = first; block < end; ++block) {
           multiply_block<F>(sum, ring.take(part), lane_row + block * 2048);
         }
-        if (sharing == 1) {
-          total.add(segment, part.segment_tree != 0, sum);
-        } else {
-          handed[handed_at + segment * 32] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-        }
+        handed[handed_at + segment * 32] = make_float4(sum[0], sum[1], sum[2], sum[3]);
       }
-      if (sharing > 1) {
-        named_sync(1 + slot, sharing * 32);
-        if (turns % sharing != place) continue;
-        add_handed(part, handed + handed_at, total);
-      }
+      named_sync(1 + slot, sharing * 32);
+      if ((turns & (sharing - 1)) != place) continue;
+      SegmentSum<4, 3> total;
+      add_handed(part, handed + handed_at, total);
       float result[4];
       total.finish(part.segments, part.segment_tree != 0, result);
       write_inner(e, launch, plan, facts, tile, result);
@@ -669,12 +668,13 @@ class DownUnits {
  public:
   __device__ DownUnits(const WindowExperts& e, const WindowLaunch& launch, const WindowPlan& plan)
       : e_(e), launch_(launch), plan_(plan),
-        units_per_item_((e.down.segments + launch.unit_segments - 1) / launch.unit_segments),
         unit_blocks_(launch.unit_segments * e.down.segment_blocks) {}
-  __device__ __forceinline__ int units_per_item() const { return units_per_item_; }
-  __device__ __forceinline__ int count() const { return plan_.item_count * units_per_item_; }
-  __device__ __forceinline__ int item(int unit) const { return unit / units_per_item_; }
-  __device__ __forceinline__ int first_block(int unit) const { return unit % units_per_item_ * unit_blocks_; }
+  __device__ __forceinline__ int units_per_item() const { return 1 << launch_.units_shift; }
+  __device__ __forceinline__ int count() const { return plan_.item_count << launch_.units_shift; }
+  __device__ __forceinline__ int item(int unit) const { return unit >> launch_.units_shift; }
+  /// Which of its item's units it is.
+  __device__ __forceinline__ int part(int unit) const { return unit & (units_per_item() - 1); }
+  __device__ __forceinline__ int first_block(int unit) const { return part(unit) * unit_blocks_; }
   /// This lane's columns of the unit's first block, of its row of the item (of the item's first where it has none).
   __device__ __forceinline__ const std::uint16_t* columns(int unit) const {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
@@ -688,7 +688,7 @@ class DownUnits {
   const WindowExperts& e_;
   const WindowLaunch& launch_;
   const WindowPlan& plan_;
-  int units_per_item_, unit_blocks_;
+  int unit_blocks_;
 };
 
 /// results[(part of the item · slots + slot)][16 columns] of output tile `tile`.
@@ -727,7 +727,7 @@ __device__ __forceinline__ void run_down_tile(const WindowExperts& e, const Wind
     float result[4];
     total.finish(segment, part.segment_tree != 0, result);
     const WindowItem item = plan.items[units.item(unit)];
-    float* place = results + unit % units.units_per_item() * slots * kTileRows + g;
+    float* place = results + units.part(unit) * slots * kTileRows + g;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = 2 * t + i;
@@ -739,24 +739,28 @@ __device__ __forceinline__ void run_down_tile(const WindowExperts& e, const Wind
   }
 }
 
-/// What the combination adds to, of one row and column. Those of a CTA's first tile and a thread's first row are asked for
-/// early, because only this thread writes them.
+/// What the combination adds to, of one row and column.
 struct CombineInputs {
-  float residual = 0.0f, shared_output = 0.0f, shared_gate = 0.0f;
+  float residual, shared_output, shared_gate;  // the latter two only where there is a shared expert
   __device__ __forceinline__ void load(const CombineTarget& target, bool runs_shared, int row, int column) {
     const std::int64_t at = static_cast<std::int64_t>(row) * target.hidden + column;
     residual = target.residual[at];
     if (target.shared_output != nullptr) shared_output = target.shared_output[at];
-    if (target.shared_output == nullptr && !runs_shared) return;
-    shared_gate = target.shared_gate[row * target.shared_gate_stride];
+    if (target.shared_output != nullptr || runs_shared) shared_gate = target.shared_gate[row * target.shared_gate_stride];
+  }
+  /// The same, into shared memory, some time before: only the thread that asks ever writes this place of the residual.
+  __device__ static void ask(const CombineTarget& target, bool runs_shared, int row, int column, std::uint32_t place) {
+    const std::int64_t at = static_cast<std::int64_t>(row) * target.hidden + column;
+    copy4(place, target.residual + at);
+    if (target.shared_output != nullptr) copy4(place + 4, target.shared_output + at);
+    if (target.shared_output != nullptr || runs_shared) copy4(place + 8, target.shared_gate + row * target.shared_gate_stride);
   }
 };
 
-/// A slot's output: the sum over its units, which are subtrees of the tree over segments.
+/// A slot's output: the sum over its units, which are subtrees of the tree over segments. Ends in the first one's place.
 __device__ __forceinline__ float slot_output(int units, int slots, int slot, int column,
                                              const float* results) {
   const float* place = results + slot * kTileRows + column;
-  if (units == 1) return *place;
   float parts[kSegmentsMax];
 #pragma unroll
   for (int unit = 0; unit < kSegmentsMax; ++unit) parts[unit] = unit < units ? place[unit * slots * kTileRows] : 0.0f;
@@ -773,30 +777,36 @@ __device__ __forceinline__ float slot_output(int units, int slots, int slot, int
 }
 
 __device__ __forceinline__ void combine_tile(const WindowExperts& e, const WindowLaunch& launch, const WindowPlan& plan,
-                                             const DownUnits& units, int tile, const float* results,
-                                             const CombineInputs& early) {
+                                             const DownUnits& units, int tile, float* results,
+                                             const CombineInputs* early) {
   const int rows = live_rows(e.routing.pass, e.routing.rows), top_k = e.routing.top_k;
-  const int slots = e.routing.rows * launch.slots_per_row;
+  if (units.units_per_item() > 1) {
+    const int slots = e.routing.rows * launch.slots_per_row;
+    for (int at = threadIdx.x; at < rows * launch.slots_per_row * kTileRows; at += kWindowThreads) {
+      results[at] = slot_output(units.units_per_item(), slots, at / kTileRows, at % kTileRows, results);
+    }
+    __syncthreads();
+  }
   const bool runs_shared = launch.shared_items > 0;
   for (int at = threadIdx.x; at < rows * kTileRows; at += kWindowThreads) {
     const int row = at / kTileRows, column = tile * kTileRows + at % kTileRows;
     if (column >= e.target.hidden) continue;
-    CombineInputs inputs = early;
-    if (tile != static_cast<int>(blockIdx.x) || at != static_cast<int>(threadIdx.x)) {
+    CombineInputs inputs;
+    if (tile == static_cast<int>(blockIdx.x) && at == static_cast<int>(threadIdx.x)) {
+      inputs = early[at];
+    } else {
       inputs.load(e.target, runs_shared, row, column);
     }
-    const auto output = [&](int choice) {
-      return slot_output(units.units_per_item(), slots, row * launch.slots_per_row + choice, at % kTileRows, results);
-    };
+    const float* outputs = results + row * launch.slots_per_row * kTileRows + at % kTileRows;
     float value = NAN;
     if (plan.chosen[row * top_k] != kUnrouted) {
       value = inputs.residual;
-#pragma unroll 4
+#pragma unroll 8
       for (int choice = 0; choice < top_k; ++choice) {
-        value = __fmaf_rn(plan.weights[row * top_k + choice], output(choice), value);
+        value = __fmaf_rn(plan.weights[row * top_k + choice], outputs[choice * kTileRows], value);
       }
       if (runs_shared || e.target.shared_output != nullptr) {
-        value = __fmaf_rn(sigmoid(inputs.shared_gate), runs_shared ? output(top_k) : inputs.shared_output, value);
+        value = __fmaf_rn(sigmoid(inputs.shared_gate), runs_shared ? outputs[top_k * kTileRows] : inputs.shared_output, value);
       }
     }
     e.target.residual[static_cast<std::int64_t>(row) * e.target.hidden + column] = value;
@@ -834,7 +844,7 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
     plan.chosen = reinterpret_cast<std::int32_t*>(shared + launch.chosen);
     plan.weights = reinterpret_cast<float*>(shared + launch.weights);
     if (launch.gate_up) rows.ask_all();
-    route_rows(e.routing, plan);
+    route_rows(e.routing, reinterpret_cast<RouteCandidate*>(shared + launch.candidates), plan);
     if (launch.gate_up) shared_gate_up.run(plan, rows, partials);
     __syncthreads();
     finish_plan(e.routing, launch, e.plan, masks, masks + kWindowExpertsRoutedMax, plan);
@@ -848,14 +858,13 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
   const BlockCursor cursor(e, launch, plan.items, plan.item_count, run, warp);
   BlockRing<F, stages> ring(ring_base, launch.block_bytes, cursor);
   if (!launch.routes && launch.gate_up && !run.empty()) rows.ask(run.first_item(), 0);
-  ring.fill();
-
-  CombineInputs early;
-  const int live = live_rows(e.routing.pass, e.routing.rows);
+  // What the first tile's combination reads comes with the ring's first blocks.
   const int early_column = blockIdx.x * kTileRows + tid % kTileRows;
-  if (launch.down && tid < live * kTileRows && early_column < e.target.hidden) {
-    early.load(e.target, launch.shared_items > 0, tid / kTileRows, early_column);
+  if (launch.down && tid < e.routing.rows * kTileRows && early_column < e.target.hidden) {
+    CombineInputs::ask(e.target, launch.shared_items > 0, tid / kTileRows, early_column,
+                       shared_base + launch.early + tid * static_cast<int>(sizeof(CombineInputs)));
   }
+  ring.fill();
 
   if (launch.gate_up && launch.routes) rows.wait_all();  // also where nothing reads them: results will lie there
   if (launch.gate_up && !run.empty()) run_gate_up<F, stages>(e, launch, plan, run, rows, partials, ring);
@@ -865,8 +874,9 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
     auto* results = reinterpret_cast<float*>(shared);
     for (int tile = blockIdx.x; tile < e.down.tiles; tile += gridDim.x) {
       run_down_tile<F, stages>(e, launch, plan, units, results, ring);
+      wait_copies<stages - 1>();
       __syncthreads();
-      combine_tile(e, launch, plan, units, tile, results, early);
+      combine_tile(e, launch, plan, units, tile, results, reinterpret_cast<const CombineInputs*>(shared + launch.early));
       __syncthreads();
     }
   }
