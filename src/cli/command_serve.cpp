@@ -105,7 +105,8 @@ void announce(const ServedModel& model, const Server& server, double load_second
       "{} ({}) on {} {}: {} {} at once, context {}, weights {:.2f} GiB, caches {:.2f} GiB, kept prefixes up to "
       "{:.2f} GiB",
       facts.model.family_title, facts.model.family, facts.model.backend, facts.model.backend_path, facts.lanes,
-      facts.lanes == 1 ? "stream" : "streams", facts.context, static_cast<double>(facts.model.packed_weight_bytes) / (1ull << 30),
+      facts.lanes == 1 ? "stream" : "streams", facts.context,
+      static_cast<double>(facts.model.packed_weight_bytes) / (1ull << 30),
       static_cast<double>(facts.cache_bytes) / (1ull << 30), static_cast<double>(facts.prefix_bytes) / (1ull << 30));
   if (!facts.learn_folder.empty()) {
     spdlog::info("learning: prompts that are kept are written to {}, readable by this user only", facts.learn_folder);

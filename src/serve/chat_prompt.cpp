@@ -88,8 +88,8 @@ bool is_effort_name(const std::string& name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-PromptTokens render_chat_prompt(const ServedModel& model, const GenerationRequest& request,
-                                bool add_generation_prompt, std::size_t tokens_max) {
+PromptTokens render_chat_prompt(const ServedModel& model, const GenerationRequest& request, bool add_generation_prompt,
+                                std::size_t tokens_max) {
   if (model.prompts == nullptr) {
     throw ApiError(400, "invalid_request_error",
                    "this checkpoint has no chat template: use /v1/completions, or start with --chat-template FILE");

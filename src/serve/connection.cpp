@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kWritePieceBytes = 256u << 10;
 constexpr auto kClientCheckInterval = std::chrono::milliseconds(50);
 constexpr auto kEventsCheckInterval =
-    std::chrono::seconds(30);  // the engine's notice may be lost where memory is short
+    std::chrono::seconds(30);                             // the engine's notice may be lost where memory is short
 constexpr auto kStopWriteTime = std::chrono::seconds(2);  // for what a client is still told while the server stops
 constexpr auto kLingerTime = std::chrono::seconds(2);
 constexpr std::size_t kLingerBytesMax = 64u << 20;
@@ -106,13 +106,14 @@ void Connection::close_socket() {
 Connection::Task<void> Connection::on_worker(std::size_t body_bytes, std::function<void()> work) {
   worker_done_ = false;
   const bool small = body_bytes <= server_.options.small_body_bytes_max;
-  asio::post(small ? server_.workers : server_.large_body_workers, [self = shared_from_this(), &work] {  // `work` lives in this frame until it is done
-    work();
-    asio::post(self->socket_.get_executor(), [self] {
-      self->worker_done_ = true;
-      self->notify();
-    });
-  });
+  asio::post(small ? server_.workers : server_.large_body_workers,
+             [self = shared_from_this(), &work] {  // `work` lives in this frame until it is done
+               work();
+               asio::post(self->socket_.get_executor(), [self] {
+                 self->worker_done_ = true;
+                 self->notify();
+               });
+             });
   while (!worker_done_) co_await wait(Clock::time_point::max());
 }
 

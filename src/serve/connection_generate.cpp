@@ -175,7 +175,8 @@ Connection::Task<bool> Connection::stream_reply(const HttpRequest& request, Exch
       log_access(request, response.status);
     }
     for (ReplyPiece& piece : pieces) {
-      if (failure || stopped) piece.ends_choice = false;  // what was written stays written, and no choice is called complete
+      if (failure || stopped)
+        piece.ends_choice = false;  // what was written stays written, and no choice is called complete
       events += exchange.format->stream_piece(*generation_, piece);
     }
     if (stopped) {

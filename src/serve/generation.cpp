@@ -31,9 +31,8 @@ ApiError context_error(const ServedModel& model, const std::string& field, const
 
 std::vector<std::int32_t> encode_text(const ServedModel& model, const GenerationRequest& request) {
   try {
-    return model.tokenizer->encode(
-        request.prompt_text,
-        {.add_special_tokens = request.add_special_tokens, .tokens_max = prompt_tokens_max(model)});
+    return model.tokenizer->encode(request.prompt_text, {.add_special_tokens = request.add_special_tokens,
+                                                         .tokens_max = prompt_tokens_max(model)});
   } catch (const TooManyTokens&) {
     throw;
   } catch (const Error& error) {

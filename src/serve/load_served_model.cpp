@@ -175,8 +175,8 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
     for (const char* name : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
       special_tokens[name] = model->tokenizer->special_text(name);
     }
-    model->prompts = std::make_shared<PromptRenderer>(compiled_template(options, *checkpoint, source),
-                                                      std::move(special_tokens));
+    model->prompts =
+        std::make_shared<PromptRenderer>(compiled_template(options, *checkpoint, source), std::move(special_tokens));
     model->reasoning = reasoning_format(source);
   }
   model->defaults = sampling_defaults(checkpoint->generation_config(), options.sampling);

@@ -17,7 +17,7 @@ struct ServerOptions {
   std::vector<std::string> allowed_hosts;  // further Host values that are answered (host_check.h)
   std::uint16_t port = 8080;
   int io_threads = 2;
-  int worker_threads = 2;  // for parsing, rendering and tokenizing
+  int worker_threads = 2;      // for parsing, rendering and tokenizing
   int large_body_threads = 1;  // the same for bodies above small_body_bytes_max: no other request waits for them
   std::size_t small_body_bytes_max = 256u << 10;
   int connections_max = 0;  // 0: limits::kHttpConnectionsMax, fewer when the open-file limit says so

@@ -119,8 +119,8 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, const std::vector<std::pair<std
     const std::string_view text = vocabulary.text(id);
     longest_bytes_ = std::max(longest_bytes_, text.size());
     const auto begins_character = [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; };
-    longest_characters_ =
-        std::max(longest_characters_, static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins_character)));
+    longest_characters_ = std::max(longest_characters_,
+                                   static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins_character)));
   }
   has_all_bytes_ = has_all_bytes_ && options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty();
   if (!options_.ignore_merges || !has_all_bytes_) return;

@@ -80,14 +80,15 @@ void Runtime::check_depth(int depth) const {
 }
 
 void Runtime::fail_steps() const {
-  fail(ErrorCode::kResourceExhausted, 
-       "the conversation is too long for the chat template: rendering it takes more than {} steps (line {}); send fewer "
-       "messages",
-       limits_.steps, line);
+  fail(
+      ErrorCode::kResourceExhausted,
+      "the conversation is too long for the chat template: rendering it takes more than {} steps (line {}); send fewer "
+      "messages",
+      limits_.steps, line);
 }
 
 void Runtime::fail_size() const {
-  fail(ErrorCode::kResourceExhausted, 
+  fail(ErrorCode::kResourceExhausted,
        "the conversation is too long for the chat template: a text grows beyond {} bytes (line {}); send less",
        limits_.output_bytes, line);
 }

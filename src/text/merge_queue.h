@@ -1,7 +1,7 @@
-// The pairs that wait to be merged, by (rank, position). A long text has few ranks and finds most pairs of one rank from
-// left to right, so each rank has a list of its own that is appended to and read in order: a run of a million blanks
-// costs a million steps, where one heap over all pairs would move each entry through a million others. What comes out
-// of order goes through a heap of its rank.
+// The pairs that wait to be merged, by (rank, position). A long text has few ranks and finds most pairs of one rank
+// from left to right, so each rank has a list of its own that is appended to and read in order: a run of a million
+// blanks costs a million steps, where one heap over all pairs would move each entry through a million others. What
+// comes out of order goes through a heap of its rank.
 #pragma once
 
 #include <cstddef>

@@ -212,8 +212,8 @@ std::string tool_name(const Json& object, const std::string& field) {
 void check_tool_type(const Json& tool, const std::string& field) {
   const std::string type = optional_text(tool, "type", field).value_or("function");
   if (type == "function" || (type == "custom" && tool.contains("input_schema"))) return;
-  fail_field(field + ".type",
-             fmt::format("is \"{}\"; only \"function\" tools are supported", type.substr(0, limits::kToolNameBytesMax)));
+  fail_field(field + ".type", fmt::format("is \"{}\"; only \"function\" tools are supported",
+                                          type.substr(0, limits::kToolNameBytesMax)));
 }
 
 /// A function as it was given, checked.

@@ -38,8 +38,9 @@ Json model_entry(const ServedModel& model, const std::string& name) {
 
 HttpResponse handle_model(const ServedModel& model, const std::string& id) {
   if (std::find(model.names.begin(), model.names.end(), id) == model.names.end()) {
-    throw ApiError(404, "invalid_request_error",
-                   fmt::format("the model '{}' isn't served here; GET /v1/models lists what is", id.substr(0, kShownIdBytes)))
+    throw ApiError(
+        404, "invalid_request_error",
+        fmt::format("the model '{}' isn't served here; GET /v1/models lists what is", id.substr(0, kShownIdBytes)))
         .with_param("model")
         .with_code("model_not_found");
   }
