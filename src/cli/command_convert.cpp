@@ -40,7 +40,9 @@ std::string report_text(const ConversionPlan& plan, const ConversionReport& repo
         fmt::format("{} matrices of {} weights, error {:.3f}% by weight (root mean square over that of the source)\n",
                     report.matrices.size(), elements, 100.0 * std::sqrt(squares / static_cast<double>(elements)));
   }
-  if (elements == 0) text += "warning: no matrix was quantised; the rules or the group size leave all as they are\n";
+  const bool quantised = std::any_of(report.matrices.begin(), report.matrices.end(),
+                                     [](const MatrixError& matrix) { return matrix.quantised; });
+  if (!quantised) text += "warning: no matrix was quantised; the rules or the group size leave all as they are\n";
   text += fmt::format("{} vectors and tables kept as they are or nearly so\n", report.vectors);
   if (!plan.skipped.empty())
     text += fmt::format("{} tensors left out (vision, copies of a tied head)\n", plan.skipped.size());

@@ -128,3 +128,32 @@ def test_chat_reads_utf8_on_a_terminal(checkpoint, tmp_path):
     os.write(terminal, b"/exit\r")
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
     os.close(terminal)
+
+
+def tensorfold(*words):
+    return subprocess.run([str(BINARY), *map(str, words)], capture_output=True, text=True, timeout=60)
+
+
+def test_a_command_line_that_cannot_be_meant_is_a_usage_error(checkpoint, tmp_path):
+    for words, wanted in (
+        (("serve", checkpoint, "--api-key", ""), "empty"),
+        (("serve", checkpoint, "--parallel", 100000), "between 1 and 256"),
+        (("serve", checkpoint, "--parallel", 0), "between 1 and 256"),
+        (("convert", checkpoint, tmp_path / "out", "--bits", 7), "7 bits"),
+    ):
+        result = tensorfold(*words)
+        assert result.returncode == 2 and wanted in result.stderr, result.stderr
+
+
+def test_help_says_what_a_command_does(checkpoint):
+    for command in ("serve", "chat", "info", "verify", "convert", "bench", "capabilities"):
+        result = tensorfold(command, "--help")
+        assert result.returncode == 0 and result.stdout.startswith("usage:") and result.stdout.count("\n") > 2
+    assert "[flags]\n" not in tensorfold("--help").stdout.splitlines()[-1]
+
+
+def test_a_conversion_that_quantises_nothing_and_a_short_check_say_so(checkpoint, tmp_path):
+    result = tensorfold("convert", checkpoint, tmp_path / "out", "--mixed", "*=none")
+    assert result.returncode == 0 and "no matrix was quantised" in result.stdout, result.stderr
+    result = tensorfold("verify", checkpoint, "--schedules", 1, "--threads", 1)
+    assert result.returncode == 0 and "not exercised: " in result.stdout, result.stderr
