@@ -2,6 +2,7 @@
 // parsing and loading use.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -53,8 +54,15 @@ const char* version() {
 }
 
 int run_capabilities(const std::vector<std::string>& words) {
+  constexpr const char* kUsageText = "usage: tensorfold capabilities --json\n";
+  if (std::find(words.begin(), words.end(), "--help") != words.end() ||
+      std::find(words.begin(), words.end(), "-h") != words.end()) {
+    std::printf("%s\nPrints what this build serves, for programs: one JSON object with its flags, families, backends and GPUs.\n",
+                kUsageText);
+    return 0;
+  }
   if (words.size() != 1 || words[0] != "--json") {
-    std::fputs("usage: tensorfold capabilities --json\n", stderr);
+    std::fputs(kUsageText, stderr);
     return 2;
   }
   const Json document = {{"schema", 1},

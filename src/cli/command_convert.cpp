@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <map>
 
+#include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
@@ -39,6 +40,9 @@ std::string report_text(const ConversionPlan& plan, const ConversionReport& repo
         fmt::format("{} matrices of {} weights, error {:.3f}% by weight (root mean square over that of the source)\n",
                     report.matrices.size(), elements, 100.0 * std::sqrt(squares / static_cast<double>(elements)));
   }
+  const bool quantised = std::any_of(report.matrices.begin(), report.matrices.end(),
+                                     [](const MatrixError& matrix) { return matrix.quantised; });
+  if (!quantised) text += "warning: no matrix was quantised; the rules or the group size leave all as they are\n";
   text += fmt::format("{} vectors and tables kept as they are or nearly so\n", report.vectors);
   if (!plan.skipped.empty())
     text += fmt::format("{} tensors left out (vision, copies of a tied head)\n", plan.skipped.size());
@@ -77,6 +81,14 @@ std::map<std::string, std::string> gguf_companions(const Checkpoint& checkpoint)
   return files;
 }
 
+QuantisationRules rules_from(const AffineSetting& setting, const std::string& mixed) {
+  try {
+    return QuantisationRules(setting, mixed);
+  } catch (const Error& error) {
+    throw UsageError(error.what());
+  }
+}
+
 }  // namespace
 
 int run_convert(const std::vector<std::string>& words) {
@@ -88,7 +100,7 @@ int run_convert(const std::vector<std::string>& words) {
   AffineSetting setting;
   setting.bits = static_cast<int>(arguments.integer("--bits").value_or(4));
   setting.group_size = static_cast<int>(arguments.integer("--group").value_or(64));
-  QuantisationRules rules(setting, arguments.text("--mixed").value_or(""));
+  QuantisationRules rules = rules_from(setting, arguments.text("--mixed").value_or(""));
   std::filesystem::path out = arguments.output();
   if (!out.has_filename()) out = out.parent_path();  // a slash at the end
   check_output_folder(out);

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/error.h"
 #include "base/limits.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
@@ -87,20 +88,25 @@ class StopSignal {
 };
 
 ApiKeys keys_from(const Arguments& arguments) {
-  ApiKeys keys;
-  keys.add_flag_keys(arguments.list("--api-key"));
-  if (const char* list = std::getenv("TENSORFOLD_API_KEY")) keys.add_environment_keys(list);
-  return keys;
+  try {
+    ApiKeys keys;
+    keys.add_flag_keys(arguments.list("--api-key"));
+    if (const char* list = std::getenv("TENSORFOLD_API_KEY")) keys.add_environment_keys(list);
+    return keys;
+  } catch (const Error& error) {
+    throw UsageError(error.what());
+  }
 }
 
 void announce(const ServedModel& model, const Server& server, double load_seconds) {
   const EngineFacts& facts = model.engine->facts();
   const SamplingDefaults& defaults = model.defaults;
   spdlog::info(
-      "{} ({}) on {} {}: {} streams at once, context {}, weights {:.2f} GiB, caches {:.2f} GiB, kept prefixes up to "
+      "{} ({}) on {} {}: {} {} at once, context {}, weights {:.2f} GiB, caches {:.2f} GiB, kept prefixes up to "
       "{:.2f} GiB",
       facts.model.family_title, facts.model.family, facts.model.backend, facts.model.backend_path, facts.lanes,
-      facts.context, static_cast<double>(facts.model.packed_weight_bytes) / (1ull << 30),
+      facts.lanes == 1 ? "stream" : "streams", facts.context,
+      static_cast<double>(facts.model.packed_weight_bytes) / (1ull << 30),
       static_cast<double>(facts.cache_bytes) / (1ull << 30), static_cast<double>(facts.prefix_bytes) / (1ull << 30));
   if (!facts.learn_folder.empty()) {
     spdlog::info("learning: prompts that are kept are written to {}, readable by this user only", facts.learn_folder);
@@ -115,6 +121,19 @@ void announce(const ServedModel& model, const Server& server, double load_second
         "{}",
         R"(thinking is on: start with --no-thinking, or send "chat_template_kwargs": {"enable_thinking": false})");
   }
+}
+
+std::string reply_count(int count) {
+  return fmt::format("{} {}", count, count == 1 ? "reply" : "replies");
+}
+
+void drain(Server& server) {
+  if (const int running = server.running_replies(); running > 0) {
+    spdlog::info("waiting for {}, up to {} s; interrupt again to stop now", reply_count(running),
+                 limits::kHttpDrainSecondsMax);
+  }
+  const int left = server.drain(limits::kHttpDrainSecondsMax);
+  if (left > 0) spdlog::warn("{} cut off: not complete after {} s", reply_count(left), limits::kHttpDrainSecondsMax);
 }
 
 }  // namespace
@@ -150,7 +169,7 @@ int run_serve(const std::vector<std::string>& words) {
   stop.loading_done();
   announce(*model, server, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
   stop.wait();
-  server.drain(limits::kHttpDrainSecondsMax);
+  drain(server);
   server.stop();
   return 0;
 }

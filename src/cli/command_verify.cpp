@@ -121,7 +121,15 @@ std::string report_text(const ModelFacts& facts, const fold::Report& report) {
                       report.schedules, report.streams, report.rows_compared, report.tokens_compared,
                       report.differing_bits);
   text += "mechanisms:\n";
-  for (const auto& [name, count] : fold::mechanisms(report)) text += fmt::format("  {:<28} {:>10}\n", name, count);
+  std::vector<std::string> unexercised;
+  for (const auto& [name, count] : fold::mechanisms(report)) {
+    text += fmt::format("  {:<28} {:>10}\n", name, count);
+    if (count == 0 && !name.starts_with("windows_landed_")) unexercised.push_back(name);  // those are one histogram
+  }
+  if (!unexercised.empty()) {
+    text += fmt::format("not exercised: {} (more --schedules reach more; some need a model with drafters)\n",
+                        fmt::join(unexercised, ", "));
+  }
   if (report.failures > 0) {
     text += fmt::format("failures: {}\nfirst failure: {}\n", report.failures, report.first_failure);
     text += "Please report this with the model and the line above: the same seed shows it again.\n";

@@ -206,7 +206,7 @@ std::vector<Flag> make_table() {
        "RULE",
        "reference backend: round nothing, or where the CPU rounds (none)",
        {"none", "backend"}},
-      {"--threads", FlagKind::kInteger, kComputing, "N", "compute threads (all cores)", {}, 1, 4096},
+      {"--threads", FlagKind::kInteger, kComputing, "N", "compute threads; 0: all cores (0)", {}, 0, 1024},
       {"--schedules", FlagKind::kInteger, kVerify, "N", "random schedules to run (20)", {}, 1, kIntMax},
       {"--jobs", FlagKind::kInteger, kVerify, "N", "schedules that run side by side on the CPU, each with weights of its own (1)", {}, 1, 64},
       {"--seed", FlagKind::kInteger, kVerify, "N", "seed of the schedules (1)", {}, -kUnbounded, kUnbounded},
@@ -498,8 +498,28 @@ Measures this engine, without HTTP. (`benchmark`, which measures a served model,
 Before anything is measured a pass checks that logits are finite and, with experts, how the work spreads over them.
 )";
 
+std::string_view purpose(Command command) {
+  switch (command) {
+    case kServe:
+      return "Answers OpenAI-style requests from MODEL until it is interrupted.";
+    case kChat:
+      return "Talks to MODEL in this terminal.";
+    case kInfo:
+      return "Says what MODEL is (family, sizes, weight formats) and what it needs.";
+    case kVerify:
+      return "Checks on this machine that replies don't depend on how they are computed: random schedules of requests are\n"
+             "run and compared, bit by bit, with one row at a time.";
+    case kConvert:
+      return "Quantises a full-precision checkpoint or GGUF file to MLX affine weights in the new folder OUT.";
+    case kBench:
+      break;  // kBenchText
+  }
+  return "";
+}
+
 std::string help_text(Command command) {
   std::string text = usage_line(command) + "\n\n";
+  if (const std::string_view what = purpose(command); !what.empty()) text += fmt::format("{}\n\n", what);
   text += command == kConvert ? "IN" : "MODEL";
   text +=
       " is a folder with config.json and safetensors, a .gguf file, or OWNER/NAME in the Hugging Face cache.\n";

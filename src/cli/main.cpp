@@ -25,8 +25,7 @@ std::string summary() {
          "  bench MODEL WHAT ...   measure this engine (benchmark, for served models, isn't built)\n"
          "  capabilities --json    what this build serves, for programs\n"
          "  --version              program and version\n"
-         "  --help, -h             this text; also after a command\n\n" +
-         usage_line(kServe) + "\n";
+         "  --help, -h             this text; also after a command\n";
 }
 
 struct Entry {

@@ -3,26 +3,28 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 
 #include "base/error.h"
+#include "base/limits.h"
 
 namespace tensorfold::cli {
 namespace {
-
-constexpr int kParallelMax = 4096;
 
 std::int32_t lanes_from(const std::optional<std::string>& text) {
   if (!text || *text == "auto") return 0;
   int lanes = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), lanes);
-  if (error != std::errc() || end != text->data() + text->size()) {
+  if (error == std::errc::invalid_argument || end != text->data() + text->size()) {
     throw UsageError(fmt::format("argument --parallel: invalid value: '{}' (a number or auto)", *text));
   }
-  return std::clamp(lanes, 1, kParallelMax);
+  if (error != std::errc() || lanes < 1 || lanes > limits::kLanesMax) {
+    throw UsageError(
+        fmt::format("argument --parallel: must be between 1 and {}, or auto, not {}", limits::kLanesMax, *text));
+  }
+  return lanes;
 }
 
 constexpr double kGib = 1024.0 * 1024.0 * 1024.0;

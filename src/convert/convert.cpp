@@ -108,6 +108,7 @@ class ErrorSums {
     error.path = matrix.path;
     error.format = matrix.setting ? fmt::format("{}-bit, group {}", matrix.setting->bits, matrix.setting->group_size)
                                   : weight_format_name(matrix.dense);
+    error.quantised = matrix.setting.has_value();
     error.relative_rms = source_squares_ > 0.0 ? std::sqrt(squares_ / source_squares_) : 0.0;
     error.largest = largest_;
     error.elements = elements_;

@@ -16,6 +16,7 @@ namespace tensorfold {
 struct MatrixError {
   std::string path;
   std::string format;         // "4-bit, group 64", "bf16"
+  bool quantised = false;
   double relative_rms = 0.0;  // root mean square of the difference over that of the source
   double largest = 0.0;       // largest absolute difference
   std::int64_t elements = 0;

@@ -56,7 +56,8 @@ std::optional<std::filesystem::path> drafter_folder(const Checkpoint& checkpoint
 ModelDescription describe_model(const Checkpoint& checkpoint) {
   const bool gguf = checkpoint.container() == Container::kGguf;
   const nlohmann::json config = gguf ? gguf_to_config(checkpoint) : checkpoint.config();
-  const std::string where = gguf ? checkpoint.path().filename().string() + " metadata" : "config.json";
+  const std::string where =
+      gguf ? checkpoint.path().string() + " metadata" : (checkpoint.path() / "config.json").string();
   const ConfigReader top(config, where);
   const ConfigReader text(text_config(config), where);
   const std::string model_type = text.text_or("model_type", top.text_or("model_type", ""));

@@ -58,7 +58,11 @@ HttpResponse host_refused_response(std::string_view host) {
 HttpResponse unknown_path_response(const HttpRequest& request) {
   HttpResponse response;
   response.status = 404;
-  response.body = dump({{"error", {{"message", fmt::format("no route for {} {}", request.method, request.path)}}}});
+  response.body = dump({{"error",
+                         {{"message", fmt::format("no route for {} {}", request.method, request.path)},
+                          {"type", "invalid_request_error"},
+                          {"param", nullptr},
+                          {"code", "unknown_url"}}}});
   return response;
 }
 

@@ -53,7 +53,7 @@ ApiError field_error(const std::string& field, const std::string& message);
 HttpResponse unauthorized_response();
 /// 403 for a Host that this server doesn't answer to; closes.
 HttpResponse host_refused_response(std::string_view host);
-/// 404 whose only member is a message that names the path.
+/// 404 with a message that names the path.
 HttpResponse unknown_path_response(const HttpRequest& request);
 /// A project error as the client should see it.
 ApiError api_error_from(const Error& error);

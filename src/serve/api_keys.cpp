@@ -69,11 +69,11 @@ std::uint64_t random_u64() {
 }
 
 void ApiKeys::add(std::string label, std::string_view key) {
-  if (key.empty()) fail(ErrorCode::kUnsupported, "API key {} is empty: give it at least one character", label);
+  if (key.empty()) fail(ErrorCode::kInvalidArgument, "API key {} is empty: give it at least one character", label);
   for (const char c : key) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte <= 0x20 || byte == 0x7f) {
-      fail(ErrorCode::kUnsupported, "API key {} holds whitespace or a control character: remove it", label);
+      fail(ErrorCode::kInvalidArgument, "API key {} holds whitespace or a control character: remove it", label);
     }
   }
   // Hashed once more and under a name of its own: what is written to disk says nothing about the key.
@@ -93,6 +93,10 @@ void ApiKeys::add_environment_keys(std::string_view list) {
     if (!key.empty()) add(fmt::format("env-{}", ++count), key);
     if (comma == std::string_view::npos) break;
     list.remove_prefix(comma + 1);
+  }
+  if (count == 0) {  // whoever set it wants a closed server
+    fail(ErrorCode::kInvalidArgument,
+         "TENSORFOLD_API_KEY is set but holds no key: give keys separated by commas, or unset it for a server without");
   }
 }
 

@@ -88,8 +88,8 @@ bool is_effort_name(const std::string& name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-PromptTokens render_chat_prompt(const ServedModel& model, const GenerationRequest& request,
-                                bool add_generation_prompt) {
+PromptTokens render_chat_prompt(const ServedModel& model, const GenerationRequest& request, bool add_generation_prompt,
+                                std::size_t tokens_max) {
   if (model.prompts == nullptr) {
     throw ApiError(400, "invalid_request_error",
                    "this checkpoint has no chat template: use /v1/completions, or start with --chat-template FILE");
@@ -111,7 +111,9 @@ PromptTokens render_chat_prompt(const ServedModel& model, const GenerationReques
   try {
     chat.messages = parse_messages(request.messages);
     segments = model.prompts->render(chat);
-    prompt.tokens = model.tokenizer->encode_segments(segments);
+    prompt.tokens = model.tokenizer->encode_segments(segments, tokens_max);
+  } catch (const TooManyTokens&) {
+    throw;
   } catch (const Error& error) {
     // A limit that these messages meet is met again on every retry: 400, not the 503 of a busy server.
     if (error.code() != ErrorCode::kInvalidArgument && error.code() != ErrorCode::kResourceExhausted) throw;

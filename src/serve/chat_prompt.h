@@ -20,9 +20,9 @@ struct PromptTokens {
   std::optional<std::string> effort;  // as the template heard it; none = the template's own
 };
 
-/// Throws ApiError(400) naming what is wrong.
+/// Throws ApiError(400) naming what is wrong, and TooManyTokens for a prompt that has more than `tokens_max`.
 PromptTokens render_chat_prompt(const ServedModel& model, const GenerationRequest& request,
-                                bool add_generation_prompt = true);
+                                bool add_generation_prompt = true, std::size_t tokens_max = Tokenizer::kUnlimited);
 
 bool is_effort_name(const std::string& name);
 

@@ -23,7 +23,8 @@ namespace {
 constexpr std::size_t kWritePieceBytes = 256u << 10;
 constexpr auto kClientCheckInterval = std::chrono::milliseconds(50);
 constexpr auto kEventsCheckInterval =
-    std::chrono::seconds(30);  // the engine's notice may be lost where memory is short
+    std::chrono::seconds(30);                             // the engine's notice may be lost where memory is short
+constexpr auto kStopWriteTime = std::chrono::seconds(2);  // for what a client is still told while the server stops
 constexpr auto kLingerTime = std::chrono::seconds(2);
 constexpr std::size_t kLingerBytesMax = 64u << 20;
 
@@ -102,15 +103,17 @@ void Connection::close_socket() {
   peer_closed_ = true;
 }
 
-Connection::Task<void> Connection::on_worker(std::function<void()> work) {
+Connection::Task<void> Connection::on_worker(std::size_t body_bytes, std::function<void()> work) {
   worker_done_ = false;
-  asio::post(server_.workers, [self = shared_from_this(), &work] {  // `work` lives in this frame until it is done
-    work();
-    asio::post(self->socket_.get_executor(), [self] {
-      self->worker_done_ = true;
-      self->notify();
-    });
-  });
+  const bool small = body_bytes <= server_.options.small_body_bytes_max;
+  asio::post(small ? server_.workers : server_.large_body_workers,
+             [self = shared_from_this(), &work] {  // `work` lives in this frame until it is done
+               work();
+               asio::post(self->socket_.get_executor(), [self] {
+                 self->worker_done_ = true;
+                 self->notify();
+               });
+             });
   while (!worker_done_) co_await wait(Clock::time_point::max());
 }
 
@@ -131,8 +134,8 @@ Connection::Task<bool> Connection::write(std::string bytes) {
     while (writing_) {
       co_await wait(deadline);
       if (!writing_) break;
-      const bool stuck = Clock::now() >= deadline || server_.stopping;
-      if (stuck || cancel_if_gone()) {
+      if (server_.stopping) deadline = std::min(deadline, Clock::now() + kStopWriteTime);
+      if (Clock::now() >= deadline || cancel_if_gone()) {
         close_socket();  // the pending write completes with an error
         deadline = Clock::time_point::max();
       }
@@ -247,7 +250,7 @@ Connection::Task<bool> Connection::read_body(HttpRequestParser& parser) {
     }
     if (refused) co_return co_await refuse_framing(parser, refused->status(), refused->what());
     if (complete) co_return true;
-    if (server_.stopping) co_return false;
+    if (server_.stopping) co_return co_await refuse_framing(parser, 503, "the server is stopping; try again later");
     if (peer_closed_) co_return co_await refuse_framing(parser, 400, "the request body ends early");
     if (parser.request().body.size() != progress) {
       progress = parser.request().body.size();
@@ -266,7 +269,7 @@ Connection::Task<bool> Connection::refuse_framing(HttpRequestParser& parser, int
   shown.peer = peer_;
   shown.key_label = "-";
   shown.minor_version = parser.request().minor_version;
-  const ApiError error(status, "invalid_request_error", message);
+  const ApiError error(status, status >= 500 ? "server_error" : "invalid_request_error", message);
   co_await respond(shown, error.response(), false);
   co_return false;
 }
@@ -293,6 +296,7 @@ Connection::Task<HttpResponse> Connection::plain_reply(const HttpRequest& reques
   if (match.target == RouteTarget::kHealth) {
     ServerSnapshot snapshot;
     snapshot.keys_required = server_.keys.required();
+    snapshot.draining = server_.draining;
     co_return handle_health(model.get(), snapshot);
   }
   if (model == nullptr) {
@@ -302,6 +306,7 @@ Connection::Task<HttpResponse> Connection::plain_reply(const HttpRequest& reques
   std::function<void()> work = [&response, &request, &model, match] {
     try {
       if (match.target == RouteTarget::kModels) response = handle_models(*model);
+      if (match.target == RouteTarget::kModel) response = handle_model(*model, model_id_of(request.path));
       if (match.target == RouteTarget::kTokenize) response = handle_tokenize(*model, request);
       if (match.target == RouteTarget::kDetokenize) response = handle_detokenize(*model, request);
     } catch (const ApiError& error) {
@@ -312,7 +317,7 @@ Connection::Task<HttpResponse> Connection::plain_reply(const HttpRequest& reques
       response = ApiError(500, "server_error", error.what()).response();
     }
   };
-  co_await on_worker(std::move(work));
+  co_await on_worker(request.body.size(), std::move(work));
   co_return response;
 }
 

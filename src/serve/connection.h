@@ -35,13 +35,15 @@ struct ServerState {
       : options(std::move(server_options)),
         keys(std::move(api_keys)),
         hosts(options.host, options.allowed_hosts),
-        workers(static_cast<std::size_t>(options.worker_threads)) {}
+        workers(static_cast<std::size_t>(options.worker_threads)),
+        large_body_workers(static_cast<std::size_t>(options.large_body_threads)) {}
 
   ServerOptions options;
   ApiKeys keys;
   HostCheck hosts;
   boost::asio::io_context io;
   boost::asio::thread_pool workers;
+  boost::asio::thread_pool large_body_workers;
   std::atomic<bool> draining{false};
   std::atomic<bool> stopping{false};
   std::atomic<int> generating{0};
@@ -87,14 +89,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   /// Sleeps until notify() or the deadline.
   Task<void> wait(Clock::time_point deadline);
-  Task<void> on_worker(std::function<void()> work);
+  /// `body_bytes` chooses the pool: a large body's work may take long.
+  Task<void> on_worker(std::size_t body_bytes, std::function<void()> work);
   /// False when the client left or didn't read for too long.
   Task<bool> write(std::string bytes);
 
   void notify();
   void want_input();
   void close_socket();
-  /// Cancels the running reply when the client has left, doesn't read, or the server stops. True when it has.
+  /// Cancels the running reply when the client has left or doesn't read. True when it has.
   bool cancel_if_gone();
   std::string head(const HttpRequest& request, const HttpResponse& response, std::size_t body_bytes, bool chunked,
                    bool keep_alive) const;

@@ -32,6 +32,15 @@ class Admission {
   ServerState& server_;
 };
 
+constexpr const char* kStoppedText = "the server stopped before this reply was complete; send the request again";
+
+ApiError restarting_error(const std::string& message) {
+  return ApiError(503, "server_error", message)
+      .with_code("server_restarting")
+      .with_retry_after(kDrainRetrySeconds)
+      .with_close();
+}
+
 std::string as_chunk(const std::string& bytes, int minor_version) {
   if (minor_version == 0) return bytes;
   return fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes);
@@ -41,7 +50,7 @@ std::string as_chunk(const std::string& bytes, int minor_version) {
 
 bool Connection::cancel_if_gone() {
   if (generation_ == nullptr) return false;
-  if (!peer_closed_ && !server_.stopping && !generation_->overflowed()) return false;
+  if (!peer_closed_ && !generation_->overflowed()) return false;
   generation_->cancel();
   return true;
 }
@@ -50,10 +59,7 @@ Connection::Task<bool> Connection::generate(const HttpRequest& request, RouteMat
   const auto received = Clock::now();
   const Admission admission(server_);
   if (server_.draining) {
-    const ApiError error = ApiError(503, "server_error", "the server is stopping; try again later")
-                               .with_code("server_restarting")
-                               .with_retry_after(kDrainRetrySeconds)
-                               .with_close();
+    const ApiError error = restarting_error("the server is stopping; try again later");
     co_return co_await respond(request, error.response(), false);
   }
   const std::shared_ptr<const ServedModel> model = server_.current_model();
@@ -81,7 +87,7 @@ Connection::Task<bool> Connection::generate(const HttpRequest& request, RouteMat
       refused = ApiError(500, "server_error", error.what()).response();
     }
   };
-  co_await on_worker(std::move(work));
+  co_await on_worker(request.body.size(), std::move(work));
   if (refused) {
     spdlog::info("refused {}: {}", request.path, refused->body);
     co_return co_await respond(request, std::move(*refused), keep_alive);
@@ -115,6 +121,10 @@ Connection::Task<bool> Connection::whole_reply(const HttpRequest& request, Excha
     pieces.clear();
     if (generation_->finished()) break;
     if (cancel_if_gone()) co_return false;
+    if (server_.stopping) {
+      generation_->cancel();
+      co_return co_await respond(request, restarting_error(kStoppedText).response(), false);
+    }
     co_await wait(Clock::time_point::max());
   }
   if (peer_closed_) co_return false;
@@ -141,8 +151,11 @@ Connection::Task<bool> Connection::stream_reply(const HttpRequest& request, Exch
     const bool finished = generation_->finished();
     if (!finished && cancel_if_gone()) co_return false;
     if (peer_closed_) co_return false;
+    const bool stopped = !finished && server_.stopping;
+    if (stopped) generation_->cancel();
+    if (stopped && !opened) co_return co_await respond(request, restarting_error(kStoppedText).response(), false);
     const std::optional<std::string>& failure = generation_->failure();
-    if (failure && !finished) {  // its siblings are being cancelled: the end of the last one is near
+    if (failure && !finished && !stopped) {  // its siblings are being cancelled: the end of the last one is near
       co_await wait(Clock::time_point::max());
       continue;
     }
@@ -162,10 +175,13 @@ Connection::Task<bool> Connection::stream_reply(const HttpRequest& request, Exch
       log_access(request, response.status);
     }
     for (ReplyPiece& piece : pieces) {
-      if (failure) piece.ends_choice = false;  // what was written stays written, and no choice is called complete
+      if (failure || stopped)
+        piece.ends_choice = false;  // what was written stays written, and no choice is called complete
       events += exchange.format->stream_piece(*generation_, piece);
     }
-    if (finished) {
+    if (stopped) {
+      events += exchange.format->stream_error(kStoppedText);
+    } else if (finished) {
       events += failure ? exchange.format->stream_error(*failure) : exchange.format->stream_close(*generation_);
     }
     if (events.empty() && silent) events = ": keepalive\n\n";
@@ -174,8 +190,8 @@ Connection::Task<bool> Connection::stream_reply(const HttpRequest& request, Exch
       continue;
     }
     if (!events.empty()) bytes += as_chunk(events, request.minor_version);  // an empty chunk would end the body
-    if (finished && request.minor_version >= 1) bytes += "0\r\n\r\n";
-    if (!co_await write(std::move(bytes))) co_return false;
+    if ((finished || stopped) && request.minor_version >= 1) bytes += "0\r\n\r\n";
+    if (!co_await write(std::move(bytes)) || stopped) co_return false;
     last_written = Clock::now();
     if (finished) co_return keep_alive;
   }

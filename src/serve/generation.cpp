@@ -12,22 +12,42 @@
 namespace tensorfold {
 namespace {
 
-std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::string& text, bool add_special_tokens) {
+/// A longer prompt can't be served: it is given up on as soon as that is certain, so that it costs the workers little.
+std::size_t prompt_tokens_max(const ServedModel& model) {
+  return static_cast<std::size_t>(model.engine->facts().context);
+}
+
+const char* prompt_field(const GenerationRequest& request) {
+  return request.is_chat ? "messages" : "prompt";
+}
+
+ApiError context_error(const ServedModel& model, const std::string& field, const std::string& problem) {
+  return ApiError(400, "invalid_request_error",
+                  fmt::format("This server's maximum context length is {} tokens. {}", model.engine->facts().context,
+                              problem))
+      .with_param(field)
+      .with_code("context_length_exceeded");
+}
+
+std::vector<std::int32_t> encode_text(const ServedModel& model, const GenerationRequest& request) {
   try {
-    return tokenizer.encode(text, {.add_special_tokens = add_special_tokens});
+    return model.tokenizer->encode(request.prompt_text, {.add_special_tokens = request.add_special_tokens,
+                                                         .tokens_max = prompt_tokens_max(model)});
+  } catch (const TooManyTokens&) {
+    throw;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kResourceExhausted) throw;
     throw field_error("prompt", error.what());  // a retry would meet the same limit
   }
 }
 
-PromptTokens make_prompt(const ServedModel& model, const GenerationRequest& request) {
-  if (request.is_chat) return render_chat_prompt(model, request);
+PromptTokens encode_prompt(const ServedModel& model, const GenerationRequest& request) {
+  if (request.is_chat) return render_chat_prompt(model, request, true, prompt_tokens_max(model));
   PromptTokens prompt;
   if (request.prompt_is_tokens) {
     prompt.tokens = request.prompt_tokens;
   } else {
-    prompt.tokens = encode_text(*model.tokenizer, request.prompt_text, request.add_special_tokens);
+    prompt.tokens = encode_text(model, request);
     // An empty text still needs a token to start from.
     const std::optional<std::int32_t> first =
         model.tokenizer->bos_token() ? model.tokenizer->bos_token() : model.tokenizer->eos_token();
@@ -37,29 +57,37 @@ PromptTokens make_prompt(const ServedModel& model, const GenerationRequest& requ
   return prompt;
 }
 
+PromptTokens make_prompt(const ServedModel& model, const GenerationRequest& request) {
+  try {
+    return encode_prompt(model, request);
+  } catch (const TooManyTokens& error) {
+    throw context_error(model, prompt_field(request),
+                        fmt::format("Your prompt has at least {} tokens, which leaves no room for a reply. Shorten it "
+                                    "to at most {} tokens.",
+                                    error.tokens_min(), model.engine->facts().context - 1));
+  }
+}
+
 /// How many tokens the reply may have; refuses what can't fit (api.md 3.3, wire text).
 std::int32_t reply_limit(const ServedModel& model, const GenerationRequest& request, std::size_t prompt_tokens) {
   const std::int64_t window = model.engine->facts().context;
   const std::int64_t prompt = static_cast<std::int64_t>(prompt_tokens);
   const std::int64_t room = window - prompt;
   std::string problem;
+  std::string field = prompt_field(request);
   const std::int64_t wanted = request.max_tokens.value_or(0);
   if (room < 0 || (room == 0 && wanted != 0) || (room == 0 && !request.max_tokens)) {
     problem =
         fmt::format("Your prompt has {} tokens, which leaves no room for a reply. Shorten it to at most {} tokens.",
                     prompt, window - 1);
   } else if (request.max_tokens && wanted > room) {
+    field = request.max_tokens_field;
     problem = fmt::format(
         "Your prompt has {} tokens and the request asks for {} reply tokens. Ask for at most {}, or shorten the "
         "prompt.",
         prompt, wanted, room);
   }
-  if (!problem.empty()) {
-    throw ApiError(400, "invalid_request_error",
-                   fmt::format("This server's maximum context length is {} tokens. {}", window, problem))
-        .with_param(request.is_chat ? "messages" : "prompt")
-        .with_code("context_length_exceeded");
-  }
+  if (!problem.empty()) throw context_error(model, field, problem);
   return static_cast<std::int32_t>(request.max_tokens ? wanted : std::min(room, model.defaults.max_tokens));
 }
 

@@ -45,7 +45,8 @@ struct GenerationRequest {
   std::optional<std::int64_t> thinking_budget;
   nlohmann::ordered_json template_kwargs;  // chat_template_kwargs, checked; null when absent
 
-  std::optional<std::int64_t> max_tokens;  // explicit; 0 scores the prompt only
+  std::optional<std::int64_t> max_tokens;       // explicit; 0 scores the prompt only
+  std::string max_tokens_field = "max_tokens";  // the name it came under
   std::optional<double> temperature;
   std::optional<double> top_p;
   std::optional<std::int64_t> top_k;

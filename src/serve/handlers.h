@@ -14,11 +14,14 @@ namespace tensorfold {
 /// Facts about the server that some replies state.
 struct ServerSnapshot {
   bool keys_required = false;
+  bool draining = false;  // new generation is refused
 };
 
 /// GET /health; `model` is null while loading.
 HttpResponse handle_health(const ServedModel* model, const ServerSnapshot& server);
 HttpResponse handle_models(const ServedModel& model);
+/// Throws ApiError(404) for an id that isn't a name of the model.
+HttpResponse handle_model(const ServedModel& model, const std::string& id);
 HttpResponse handle_tokenize(const ServedModel& model, const HttpRequest& request);
 HttpResponse handle_detokenize(const ServedModel& model, const HttpRequest& request);
 

@@ -48,10 +48,14 @@ std::string_view http_reason(int status) {
       return "Bad Request";
     case 401:
       return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 408:
       return "Request Timeout";
+    case 413:
+      return "Content Too Large";
     case 414:
       return "URI Too Long";
     case 429:

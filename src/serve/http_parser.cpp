@@ -172,7 +172,7 @@ void HttpRequestParser::frame_body() {
     if (request_.minor_version == 0) throw FramingError(kBadRequest, "HTTP/1.0 has no Transfer-Encoding");
   }
   if (content_length_ > body_bytes_max_) {
-    throw FramingError(kBadRequest, fmt::format("the request body is larger than {} bytes", body_bytes_max_));
+    throw FramingError(413, fmt::format("the request body is larger than {} bytes", body_bytes_max_));
   }
 }
 
@@ -211,7 +211,7 @@ bool HttpRequestParser::take_chunk_size(std::string_view line) {
     throw FramingError(kBadRequest, "chunk extensions over 64 KiB");
   }
   if (size > body_bytes_max_ - request_.body.size()) {
-    throw FramingError(kBadRequest, fmt::format("the request body is larger than {} bytes", body_bytes_max_));
+    throw FramingError(413, fmt::format("the request body is larger than {} bytes", body_bytes_max_));
   }
   chunk_left_ = size;
   return size != 0;

@@ -59,6 +59,27 @@ std::string template_source(const ServedModelOptions& options, const Checkpoint&
   return source;
 }
 
+/// Where template_source() found it, for messages.
+std::string template_origin(const ServedModelOptions& options, const Checkpoint& checkpoint) {
+  if (!options.chat_template_file.empty()) return options.chat_template_file;
+  if (checkpoint.container() == Container::kGguf) return checkpoint.path().string() + ": tokenizer.chat_template";
+  std::error_code ignored;
+  for (const char* name : {"chat_template.jinja", "chat_template.json"}) {
+    const std::filesystem::path file = checkpoint.path() / name;
+    if (std::filesystem::is_regular_file(file, ignored)) return file.string();
+  }
+  return (checkpoint.path() / "tokenizer_config.json").string();
+}
+
+std::shared_ptr<const ChatTemplate> compiled_template(const ServedModelOptions& options, const Checkpoint& checkpoint,
+                                                      const std::string& source) {
+  try {
+    return ChatTemplate::compile(source);
+  } catch (const Error& error) {
+    fail(error.code(), "{}: {}", template_origin(options, checkpoint), error.what());
+  }
+}
+
 /// Rows that the checkpoint says its vocabulary has; a tokenizer may know fewer (padding), never more that can be
 /// drawn.
 std::int64_t vocabulary_bound(const Json& config, const Tokenizer& tokenizer) {
@@ -154,7 +175,8 @@ std::shared_ptr<const ServedModel> load_served_model(const ServedModelOptions& o
     for (const char* name : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
       special_tokens[name] = model->tokenizer->special_text(name);
     }
-    model->prompts = std::make_shared<PromptRenderer>(ChatTemplate::compile(source), std::move(special_tokens));
+    model->prompts =
+        std::make_shared<PromptRenderer>(compiled_template(options, *checkpoint, source), std::move(special_tokens));
     model->reasoning = reasoning_format(source);
   }
   model->defaults = sampling_defaults(checkpoint->generation_config(), options.sampling);

@@ -4,26 +4,54 @@
 namespace tensorfold {
 namespace {
 
+enum class PathMatch {
+  kWhole,
+  kEnd,     // any path that ends in it, so that "/openai/v1/chat/completions" works
+  kInside,  // any path that goes on after it: an id, which may hold slashes
+};
+
 struct Route {
   std::string_view method;
   std::string_view path;
-  bool suffix;  // any path that ends in `path`, so that "/openai/v1/chat/completions" works
+  PathMatch match;
   RouteTarget target;
   bool gated;
 };
 
+constexpr std::string_view kModelsPath = "/models/";
+
 // First match wins: "/chat/completions" stands before "/completions".
 constexpr Route kRoutes[] = {
-    {"GET", "/health", false, RouteTarget::kHealth, false},
-    {"GET", "/", false, RouteTarget::kHealth, false},
-    {"GET", "/models", true, RouteTarget::kModels, true},
-    {"POST", "/chat/completions", true, RouteTarget::kChatCompletions, true},
-    {"POST", "/completions", true, RouteTarget::kCompletions, true},
-    {"POST", "/tokenize", false, RouteTarget::kTokenize, true},
-    {"POST", "/v1/tokenize", false, RouteTarget::kTokenize, true},
-    {"POST", "/detokenize", false, RouteTarget::kDetokenize, true},
-    {"POST", "/v1/detokenize", false, RouteTarget::kDetokenize, true},
+    {"GET", "/health", PathMatch::kWhole, RouteTarget::kHealth, false},
+    {"GET", "/", PathMatch::kWhole, RouteTarget::kHealth, false},
+    {"GET", kModelsPath, PathMatch::kInside, RouteTarget::kModel, true},
+    {"GET", "/models", PathMatch::kEnd, RouteTarget::kModels, true},
+    {"POST", "/chat/completions", PathMatch::kEnd, RouteTarget::kChatCompletions, true},
+    {"POST", "/completions", PathMatch::kEnd, RouteTarget::kCompletions, true},
+    {"POST", "/tokenize", PathMatch::kWhole, RouteTarget::kTokenize, true},
+    {"POST", "/v1/tokenize", PathMatch::kWhole, RouteTarget::kTokenize, true},
+    {"POST", "/detokenize", PathMatch::kWhole, RouteTarget::kDetokenize, true},
+    {"POST", "/v1/detokenize", PathMatch::kWhole, RouteTarget::kDetokenize, true},
 };
+
+bool matches(const Route& entry, std::string_view path) {
+  switch (entry.match) {
+    case PathMatch::kWhole:
+      return path == entry.path;
+    case PathMatch::kEnd:
+      return path.ends_with(entry.path);
+    case PathMatch::kInside:
+      return path.find(entry.path) != std::string_view::npos;
+  }
+  return false;
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
 
 /// Paths under which nothing is answered without a key, routes or not.
 bool is_gated_space(std::string_view path) {
@@ -36,12 +64,23 @@ RouteMatch route(std::string_view method, std::string_view path) {
   if (method == "HEAD") method = "GET";
   for (const Route& entry : kRoutes) {
     if (entry.method != method) continue;
-    const bool matches =
-        entry.suffix ? path.size() >= entry.path.size() && path.substr(path.size() - entry.path.size()) == entry.path
-                     : path == entry.path;
-    if (matches) return {entry.target, entry.gated};
+    if (matches(entry, path)) return {entry.target, entry.gated};
   }
   return {RouteTarget::kNone, is_gated_space(path)};
+}
+
+std::string model_id_of(std::string_view path) {
+  const std::size_t found = path.find(kModelsPath);
+  if (found == std::string_view::npos) return "";
+  const std::string_view text = path.substr(found + kModelsPath.size());
+  std::string id;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool escape =
+        text[i] == '%' && i + 2 < text.size() && hex_digit(text[i + 1]) >= 0 && hex_digit(text[i + 2]) >= 0;
+    id.push_back(escape ? static_cast<char>(hex_digit(text[i + 1]) * 16 + hex_digit(text[i + 2])) : text[i]);
+    if (escape) i += 2;
+  }
+  return id;
 }
 
 bool is_served_method(std::string_view method) {

@@ -2,6 +2,7 @@
 // auth class (api.md 3.2, 5.1).
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace tensorfold {
@@ -9,6 +10,7 @@ namespace tensorfold {
 enum class RouteTarget {
   kNone,
   kModels,
+  kModel,
   kHealth,
   kChatCompletions,
   kCompletions,
@@ -23,6 +25,9 @@ struct RouteMatch {
 
 /// `path` is normalised (HttpRequest::path); HEAD is routed like GET.
 RouteMatch route(std::string_view method, std::string_view path);
+
+/// The id in a path that goes to kModel, percent-decoded (clients escape the slash of OWNER/NAME, or don't).
+std::string model_id_of(std::string_view path);
 
 /// Methods that are served at all; others are 501.
 bool is_served_method(std::string_view method);

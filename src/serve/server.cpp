@@ -166,6 +166,7 @@ void Server::Impl::stop() {
   for (auto& thread : threads) thread.join();
   threads.clear();
   state.workers.join();
+  state.large_body_workers.join();
 }
 
 Server::Server(ServerOptions options, ApiKeys keys)
@@ -202,11 +203,16 @@ void Server::set_model(std::shared_ptr<const ServedModel> model) {
   impl_->state.model = std::move(model);
 }
 
-void Server::drain(double seconds) {
+int Server::running_replies() const {
+  return impl_->state.generating;
+}
+
+int Server::drain(double seconds) {
   ServerState& state = impl_->state;
   state.draining = true;
   std::unique_lock lock(state.mutex);
   state.changed.wait_for(lock, std::chrono::duration<double>(seconds), [&state] { return state.generating == 0; });
+  return state.generating;
 }
 
 void Server::stop() {

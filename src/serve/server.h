@@ -17,7 +17,9 @@ struct ServerOptions {
   std::vector<std::string> allowed_hosts;  // further Host values that are answered (host_check.h)
   std::uint16_t port = 8080;
   int io_threads = 2;
-  int worker_threads = 2;
+  int worker_threads = 2;      // for parsing, rendering and tokenizing
+  int large_body_threads = 1;  // the same for bodies above small_body_bytes_max: no other request waits for them
+  std::size_t small_body_bytes_max = 256u << 10;
   int connections_max = 0;  // 0: limits::kHttpConnectionsMax, fewer when the open-file limit says so
   // The times of api.md 3.1 and 3.5; tests shorten them.
   int idle_seconds = 0;  // 0: the limit's own
@@ -40,8 +42,11 @@ class Server {
 
   void set_model(std::shared_ptr<const ServedModel> model);
 
-  /// New generation is refused from now on; returns when running replies are done or `seconds` have passed.
-  void drain(double seconds);
+  /// New generation is refused from now on; returns when running replies are done or `seconds` have passed: how many
+  /// are still running then.
+  int drain(double seconds);
+  int running_replies() const;
+  /// Running replies end with 503, or an error event where they are streamed.
   void stop();
 
  private:

@@ -1,14 +1,14 @@
 // The merge table and the two merge loops. The package's queue orders by (rank, position); an entry is stale when its
-// pair no longer stands there. Both loops here apply the same order.
+// pair no longer stands there. Both loops here apply the same order (merge_queue.h).
 #include "text/bpe.h"
 
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <queue>
 
 #include "base/error.h"
 #include "text/bpe_cache.h"
+#include "text/merge_queue.h"
 #include "text/pretokenizer.h"
 #include "text/unicode.h"
 
@@ -59,14 +59,9 @@ class BpeModel final : public TokenizerModel {
 
   void encode(std::string_view piece, bool bytes, const std::vector<bool>& forbidden,
               std::vector<std::int32_t>& ids) const override;
+  std::size_t tokens_min(std::size_t piece_bytes, bool bytes) const override;
 
  private:
-  struct Entry {
-    std::uint32_t rank;
-    std::uint32_t position;
-    std::int32_t id;
-    bool operator>(const Entry& o) const { return rank != o.rank ? rank > o.rank : position > o.position; }
-  };
   struct Symbol {
     std::int32_t id, previous, next;
   };
@@ -87,6 +82,8 @@ class BpeModel final : public TokenizerModel {
   std::int32_t byte_ids_[256];           // byte-level characters
   std::int32_t byte_fallback_ids_[256];  // <0x00> ...
   bool has_all_bytes_ = true;
+  bool has_all_fallbacks_ = true;
+  std::size_t longest_bytes_ = 1, longest_characters_ = 1;  // of the vocabulary's texts
   std::vector<std::string> raw_texts_;  // the bytes that whole tokens spell, for ignore_merges on raw bytes
   TextTable raw_table_;
   mutable PieceCache cache_;
@@ -116,6 +113,14 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, const std::vector<std::pair<std
     byte_ids_[b] = vocabulary.find(byte_level_character(static_cast<unsigned char>(b)));
     byte_fallback_ids_[b] = vocabulary.find(fmt::format("<0x{:02X}>", b));
     has_all_bytes_ = has_all_bytes_ && byte_ids_[b] != kNoToken;
+    has_all_fallbacks_ = has_all_fallbacks_ && byte_fallback_ids_[b] != kNoToken;
+  }
+  for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
+    const std::string_view text = vocabulary.text(id);
+    longest_bytes_ = std::max(longest_bytes_, text.size());
+    const auto begins_character = [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; };
+    longest_characters_ = std::max(longest_characters_,
+                                   static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins_character)));
   }
   has_all_bytes_ = has_all_bytes_ && options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty();
   if (!options_.ignore_merges || !has_all_bytes_) return;
@@ -153,6 +158,16 @@ void BpeModel::encode(std::string_view piece, bool bytes, const std::vector<bool
   const std::size_t begin = ids.size();
   encode_uncached(piece, bytes, forbidden, ids);
   cache_.store(piece, hash, ids.data() + begin, ids.size() - begin);
+}
+
+std::size_t BpeModel::tokens_min(std::size_t piece_bytes, bool bytes) const {
+  // A merged token's text is that of its parts, so no token stands for more than the longest text. In a byte-level
+  // vocabulary each character of a text is one byte of the piece.
+  const bool plain = options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty();
+  if (!plain) return 0;
+  if (bytes) return has_all_bytes_ ? (piece_bytes + longest_characters_ - 1) / longest_characters_ : 0;
+  const bool keeps_all = options_.byte_fallback && has_all_fallbacks_;
+  return keeps_all ? (piece_bytes + longest_bytes_ - 1) / longest_bytes_ : 0;
 }
 
 void BpeModel::encode_uncached(std::string_view piece, bool bytes, const std::vector<bool>& forbidden,
@@ -261,18 +276,16 @@ void BpeModel::merge_long(std::vector<std::int32_t>& ids, std::size_t begin, con
     symbols[static_cast<std::size_t>(i)] = {ids[begin + static_cast<std::size_t>(i)], i - 1,
                                             i + 1 < count ? i + 1 : -1};
   }
-  std::vector<Entry> initial;
-  const auto entry_at = [&](std::int32_t position, auto&& take) {
+  MergeQueue queue;
+  const auto consider = [&](std::int32_t position) {
     const Symbol& symbol = symbols[static_cast<std::size_t>(position)];
     if (symbol.next < 0) return;
     const Merge merge = find_merge(symbol.id, symbols[static_cast<std::size_t>(symbol.next)].id, forbidden);
-    if (merge) take(Entry{merge.rank, static_cast<std::uint32_t>(position), merge.id});
+    if (merge) queue.push({merge.rank, static_cast<std::uint32_t>(position), merge.id});
   };
-  for (std::int32_t i = 0; i + 1 < count; ++i) entry_at(i, [&](Entry e) { initial.push_back(e); });
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue(std::greater<>(), std::move(initial));
+  for (std::int32_t i = 0; i + 1 < count; ++i) consider(i);
   while (!queue.empty()) {
-    const Entry top = queue.top();
-    queue.pop();
+    const PendingMerge top = queue.pop();
     Symbol& symbol = symbols[top.position];
     if (symbol.id == kNoToken || symbol.next < 0) continue;
     Symbol& right = symbols[static_cast<std::size_t>(symbol.next)];
@@ -282,8 +295,8 @@ void BpeModel::merge_long(std::vector<std::int32_t>& ids, std::size_t begin, con
     right.id = kNoToken;
     if (right.next >= 0)
       symbols[static_cast<std::size_t>(right.next)].previous = static_cast<std::int32_t>(top.position);
-    if (symbol.previous >= 0) entry_at(symbol.previous, [&](Entry e) { queue.push(e); });
-    entry_at(static_cast<std::int32_t>(top.position), [&](Entry e) { queue.push(e); });
+    if (symbol.previous >= 0) consider(symbol.previous);
+    consider(static_cast<std::int32_t>(top.position));
   }
   ids.resize(begin);
   for (const Symbol& symbol : symbols) {

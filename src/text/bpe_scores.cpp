@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <queue>
 #include <string>
 
@@ -53,6 +54,12 @@ class ScoreModel final : public TokenizerModel {
       const Symbol& symbol = symbols[static_cast<std::size_t>(i)];
       append(piece.substr(symbol.begin, symbol.length), forbidden, ids);
     }
+  }
+
+  std::size_t tokens_min(std::size_t piece_bytes, bool) const override {
+    const bool keeps_all = unknown_token_ != kNoToken ||
+                           std::find(std::begin(byte_ids_), std::end(byte_ids_), kNoToken) == std::end(byte_ids_);
+    return keeps_all && longest_ > 0 ? (piece_bytes + longest_ - 1) / longest_ : 0;
   }
 
  private:

@@ -80,13 +80,17 @@ void Runtime::check_depth(int depth) const {
 }
 
 void Runtime::fail_steps() const {
-  fail(ErrorCode::kResourceExhausted, "chat template, line {}: rendering needs more than {} steps", line,
-       limits_.steps);
+  fail(
+      ErrorCode::kResourceExhausted,
+      "the conversation is too long for the chat template: rendering it takes more than {} steps (line {}); send fewer "
+      "messages",
+      limits_.steps, line);
 }
 
 void Runtime::fail_size() const {
-  fail(ErrorCode::kResourceExhausted, "chat template, line {}: a text grows beyond {} bytes", line,
-       limits_.output_bytes);
+  fail(ErrorCode::kResourceExhausted,
+       "the conversation is too long for the chat template: a text grows beyond {} bytes (line {}); send less",
+       limits_.output_bytes, line);
 }
 
 std::string_view type_name(const Value& value) {

@@ -208,14 +208,19 @@ std::string tool_name(const Json& object, const std::string& field) {
   return name;
 }
 
+/// "function", or "custom" where the tool is of the form {name, input_schema}.
+void check_tool_type(const Json& tool, const std::string& field) {
+  const std::string type = optional_text(tool, "type", field).value_or("function");
+  if (type == "function" || (type == "custom" && tool.contains("input_schema"))) return;
+  fail_field(field + ".type", fmt::format("is \"{}\"; only \"function\" tools are supported",
+                                          type.substr(0, limits::kToolNameBytesMax)));
+}
+
 /// A function as it was given, checked.
 Json checked_function(const Json& tool, const std::string& field) {
   const std::string function_field = field + ".function";
   const Json& function = tool["function"];
   if (!function.is_object()) fail_field(function_field, "must be an object");
-  if (optional_text(tool, "type", field).value_or("function") != "function") {
-    fail_field(field + ".type", "only \"function\" tools are supported");
-  }
   tool_name(function, function_field);
   optional_text(function, "description", function_field);
   const auto parameters = function.find("parameters");
@@ -235,6 +240,7 @@ Json parse_tools(const Json& tools) {
     const std::string field = fmt::format("tools[{}]", i);
     const Json& tool = tools[i];
     if (!tool.is_object()) fail_field(field, "must be an object");
+    check_tool_type(tool, field);
     if (tool.contains("function")) {
       parsed.push_back(checked_function(tool, field));
       continue;

@@ -7,12 +7,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/error.h"
 
 namespace tensorfold {
 
@@ -39,8 +42,22 @@ struct PromptSegment {
   bool control = false;
 };
 
+/// Thrown where a caller's tokens_max can't be kept: the text gives tokens_min() tokens at least.
+class TooManyTokens : public Error {
+ public:
+  explicit TooManyTokens(std::size_t tokens_min)
+      : Error(ErrorCode::kInvalidArgument, fmt::format("the text has at least {} tokens; send less", tokens_min)),
+        tokens_min_(tokens_min) {}
+  std::size_t tokens_min() const { return tokens_min_; }
+
+ private:
+  std::size_t tokens_min_;
+};
+
 class Tokenizer {
  public:
+  static constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
+
   /// Reads tokenizer.json (and tokenizer_config.json for add_bos_token etc.) in `directory`. Throws
   /// Error(kInvalidCheckpoint) naming the file and what is wrong (special ids outside the vocabulary, merges that name
   /// absent tokens, unknown component types, ...).
@@ -53,12 +70,18 @@ class Tokenizer {
   struct EncodeOptions {
     bool add_special_tokens = false;  // the post-processor's BOS/EOS
     bool parse_added_tokens = true;   // recognise added tokens spelled in the text
+    /// May throw TooManyTokens as soon as it is certain that more come out, which a long text tells early.
+    std::size_t tokens_max = kUnlimited;
   };
   virtual std::vector<std::int32_t> encode(std::string_view text, EncodeOptions options) const = 0;
   /// A rendered prompt: neighbouring segments are tokenized as one text wherever no added token separates them, so the
   /// ids equal those of the whole text, except that added tokens are found in control segments only. No BOS/EOS is
   /// added.
-  virtual std::vector<std::int32_t> encode_segments(std::span<const PromptSegment> segments) const = 0;
+  virtual std::vector<std::int32_t> encode_segments(std::span<const PromptSegment> segments,
+                                                    std::size_t tokens_max) const = 0;
+  std::vector<std::int32_t> encode_segments(std::span<const PromptSegment> segments) const {
+    return encode_segments(segments, kUnlimited);
+  }
   /// Whole decoding as the `tokenizers` package does it (invalid UTF-8 becomes U+FFFD).
   virtual std::string decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const = 0;
   /// Exact bytes a token adds in the middle of a text (empty for special tokens when `skip_special_tokens`).

@@ -86,8 +86,8 @@ class Reader final : public json::json_sax_t {
     return close();
   }
 
-  bool parse_error(std::size_t position, const std::string&, const json::exception& exception) override {
-    error_ = fmt::format("not JSON at byte {}: {}", position, exception.what());
+  bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
+    error_ = fmt::format("not valid JSON at byte {}; download the file again", position);
     return false;
   }
 
@@ -174,13 +174,16 @@ TokenizerDocument parse_tokenizer_document(std::string_view text) {
   if (text.size() > limits::kJsonFileBytesMax) {
     fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: larger than {} bytes", limits::kJsonFileBytesMax);
   }
+  if (text.find_first_not_of(" \t\r\n") == text.npos) {
+    fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: the file is empty; download it again");
+  }
   TokenizerDocument document;
   Reader reader(document);
   bool complete = false;
   try {
     complete = json::sax_parse(text.begin(), text.end(), &reader);
-  } catch (const json::exception& exception) {
-    fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: {}", exception.what());
+  } catch (const json::exception&) {
+    fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: not valid JSON; download the file again");
   }
   if (!complete) fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: {}", reader.error());
   if (!document.rest.is_object()) fail(ErrorCode::kInvalidCheckpoint, "tokenizer.json: isn't a JSON object");

@@ -286,10 +286,12 @@ json parse_config(std::string_view text, const char* name) {
   try {
     json config = json::parse(text.begin(), text.end(), bounded);
     if (config.is_object()) return config;
-  } catch (const json::exception& exception) {
-    fail(ErrorCode::kInvalidCheckpoint, "{}: {}", name, exception.what());
+  } catch (const json::parse_error& error) {
+    fail(ErrorCode::kInvalidCheckpoint, "{}: not valid JSON at byte {}; download the file again", name, error.byte);
+  } catch (const json::exception&) {
+    fail(ErrorCode::kInvalidCheckpoint, "{}: not valid JSON; download the file again", name);
   }
-  fail(ErrorCode::kInvalidCheckpoint, "{}: isn't a JSON object", name);
+  fail(ErrorCode::kInvalidCheckpoint, "{}: isn't a JSON object; download the file again", name);
 }
 
 TokenizerParts read_parts(std::string_view tokenizer_json, const json& config) {

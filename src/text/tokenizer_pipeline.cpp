@@ -72,6 +72,7 @@ void TokenizerPipeline::register_added_tokens() {
     size_ = std::max(size_, token.id + 1);
     if (token.special && token.id != parts_.unknown_token && parts_.vocabulary->contains(token.id)) {
       forbidden_[static_cast<std::size_t>(token.id)] = true;
+      guard_drops_ = guard_drops_ || may_drop(token.content);
     }
     if (token.normalized) {
       normalized_matcher_.add(parts_.normalizer.normalize(token.content), token);
@@ -81,6 +82,12 @@ void TokenizerPipeline::register_added_tokens() {
   }
   raw_matcher_.finish();
   normalized_matcher_.finish();
+}
+
+/// A special token that is a single character or a byte can't be spelled by others: in a guarded text it is dropped.
+bool TokenizerPipeline::may_drop(std::string_view special_text) const {
+  return special_text.empty() || unicode::valid_length(special_text.front()) >= special_text.size() ||
+         special_text.starts_with("<0x");
 }
 
 void TokenizerPipeline::append_segment(MarkedText& marked, std::string_view text, bool control) const {
@@ -104,12 +111,13 @@ std::vector<std::int32_t> TokenizerPipeline::encode(std::string_view text, Encod
   append_segment(marked, text, options.parse_added_tokens);
   std::vector<std::int32_t> ids;
   if (options.add_special_tokens) ids = parts_.prefix;
-  encode_marked(marked, !options.parse_added_tokens, ids);
+  encode_marked(marked, !options.parse_added_tokens, options.tokens_max, ids);
   if (options.add_special_tokens) ids.insert(ids.end(), parts_.suffix.begin(), parts_.suffix.end());
   return ids;
 }
 
-std::vector<std::int32_t> TokenizerPipeline::encode_segments(std::span<const PromptSegment> segments) const {
+std::vector<std::int32_t> TokenizerPipeline::encode_segments(std::span<const PromptSegment> segments,
+                                                             std::size_t tokens_max) const {
   MarkedText marked;
   bool guarded = false;
   for (const PromptSegment& segment : segments) {
@@ -117,11 +125,12 @@ std::vector<std::int32_t> TokenizerPipeline::encode_segments(std::span<const Pro
     guarded = guarded || (!segment.control && !segment.text.empty());
   }
   std::vector<std::int32_t> ids;
-  encode_marked(marked, guarded, ids);
+  encode_marked(marked, guarded, tokens_max, ids);
   return ids;
 }
 
-void TokenizerPipeline::encode_marked(const MarkedText& marked, bool guarded, std::vector<std::int32_t>& ids) const {
+void TokenizerPipeline::encode_marked(const MarkedText& marked, bool guarded, std::size_t tokens_max,
+                                      std::vector<std::int32_t>& ids) const {
   const std::string_view text = marked.text;
   for (const TextPart& part : raw_matcher_.split(text, marked.control)) {
     if (part.id != kNoToken) {
@@ -129,24 +138,29 @@ void TokenizerPipeline::encode_marked(const MarkedText& marked, bool guarded, st
       continue;
     }
     encode_part(text.substr(part.range.begin, part.range.end - part.range.begin), intersect(marked.control, part.range),
-                part.range.begin == 0, guarded, ids);
+                part.range.begin == 0, guarded, tokens_max, ids);
   }
 }
 
 void TokenizerPipeline::encode_part(std::string_view text, std::span<const TextRange> control, bool at_start,
-                                    bool guarded, std::vector<std::int32_t>& ids) const {
+                                    bool guarded, std::size_t tokens_max, std::vector<std::int32_t>& ids) const {
   class Encoder final : public PieceSink {
    public:
-    Encoder(const TokenizerPipeline& pipeline, bool guarded, std::vector<std::int32_t>& ids)
-        : pipeline_(pipeline), guarded_(guarded), ids_(ids) {}
-    void accept(Piece piece) override { pipeline_.encode_piece(piece, guarded_, ids_); }
+    Encoder(const TokenizerPipeline& pipeline, bool guarded, std::size_t tokens_max, std::vector<std::int32_t>& ids)
+        : pipeline_(pipeline), guarded_(guarded), tokens_max_(tokens_max), ids_(ids) {}
+    void accept(Piece piece) override {
+      const std::size_t count = ids_.size() + pipeline_.piece_tokens_min(piece, guarded_);
+      if (count > tokens_max_) throw TooManyTokens(count);
+      pipeline_.encode_piece(piece, guarded_, ids_);
+    }
 
    private:
     const TokenizerPipeline& pipeline_;
     bool guarded_;
+    std::size_t tokens_max_;
     std::vector<std::int32_t>& ids_;
   };
-  Encoder encoder(*this, guarded, ids);
+  Encoder encoder(*this, guarded, tokens_max, ids);
   if (parts_.normalizer.is_identity() && normalized_matcher_.empty()) {
     parts_.pre_tokenizer.split({text, at_start}, encoder);
     return;
@@ -190,6 +204,11 @@ TokenizerPipeline::MarkedText TokenizerPipeline::normalize_marked(std::string_vi
   }
   out.text = std::move(apart);
   return out;
+}
+
+std::size_t TokenizerPipeline::piece_tokens_min(Piece piece, bool guarded) const {
+  if (guarded && guard_drops_) return 0;
+  return parts_.model->tokens_min(piece.text.size(), parts_.pre_tokenizer.ends_in_bytes());
 }
 
 void TokenizerPipeline::encode_piece(Piece piece, bool guarded, std::vector<std::int32_t>& ids) const {

@@ -38,7 +38,8 @@ class TokenizerPipeline final : public Tokenizer {
   explicit TokenizerPipeline(TokenizerParts parts);
 
   std::vector<std::int32_t> encode(std::string_view text, EncodeOptions options) const override;
-  std::vector<std::int32_t> encode_segments(std::span<const PromptSegment> segments) const override;
+  std::vector<std::int32_t> encode_segments(std::span<const PromptSegment> segments,
+                                            std::size_t tokens_max) const override;
   std::string decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const override;
   std::string token_bytes(std::int32_t id) const override;
   std::string_view token_text(std::int32_t id) const override;
@@ -65,10 +66,14 @@ class TokenizerPipeline final : public Tokenizer {
   void check_id(std::int32_t id, std::string_view role) const;
   void register_added_tokens();
   void append_segment(MarkedText& marked, std::string_view text, bool control) const;
-  void encode_marked(const MarkedText& marked, bool guarded, std::vector<std::int32_t>& ids) const;
+  /// `guarded`: no special id of the vocabulary may come of it.
+  void encode_marked(const MarkedText& marked, bool guarded, std::size_t tokens_max,
+                     std::vector<std::int32_t>& ids) const;
   void encode_part(std::string_view text, std::span<const TextRange> control, bool at_start, bool guarded,
-                   std::vector<std::int32_t>& ids) const;
+                   std::size_t tokens_max, std::vector<std::int32_t>& ids) const;
+  bool may_drop(std::string_view special_text) const;
   MarkedText normalize_marked(std::string_view text, std::span<const TextRange> control) const;
+  std::size_t piece_tokens_min(Piece piece, bool guarded) const;
   void encode_piece(Piece piece, bool guarded, std::vector<std::int32_t>& ids) const;
 
   TokenizerParts parts_;
@@ -76,6 +81,7 @@ class TokenizerPipeline final : public Tokenizer {
   TextTable added_by_text_;
   AddedTokenMatcher raw_matcher_, normalized_matcher_;
   std::vector<bool> forbidden_;  // special ids of the model's own vocabulary, which a message must never yield
+  bool guard_drops_ = false;     // a guarded text may lose characters: there is one among those
   std::int32_t size_ = 0;
 };
 

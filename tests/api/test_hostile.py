@@ -62,6 +62,30 @@ def test_a_template_that_is_a_folder_or_empty_is_refused(checkpoint, tmp_path):
         assert result.returncode == 1 and wanted in result.stderr, result.stderr
 
 
+def test_a_broken_file_of_the_checkpoint_is_named(checkpoint):
+    cases = {
+        "chat_template.jinja": "{% if %}",
+        "tokenizer.json": "",
+        "tokenizer_config.json": '{"cut',
+        "config.json": "{}",
+    }
+    for name, text in cases.items():
+        before = (checkpoint / name).read_bytes() if (checkpoint / name).exists() else None
+        (checkpoint / name).write_text(text)
+        result = chat(checkpoint)
+        assert result.returncode == 1 and name in result.stderr and str(checkpoint) in result.stderr, result.stderr
+        assert "json.exception" not in result.stderr
+        (checkpoint / name).unlink() if before is None else (checkpoint / name).write_bytes(before)
+
+
+def test_a_list_without_keys_does_not_open_the_server(checkpoint):
+    for keys in ("", " , "):
+        environment = os.environ | {"TENSORFOLD_API_KEY": keys}
+        command = [str(BINARY), "serve", str(checkpoint), "--port", "0"]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert result.returncode == 2 and "TENSORFOLD_API_KEY" in result.stderr, result.stderr
+
+
 def test_names_from_a_file_cannot_drive_the_terminal(checkpoint):
     model = checkpoint / "model.safetensors"
     data = model.read_bytes()
@@ -104,3 +128,32 @@ def test_chat_reads_utf8_on_a_terminal(checkpoint, tmp_path):
     os.write(terminal, b"/exit\r")
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
     os.close(terminal)
+
+
+def tensorfold(*words):
+    return subprocess.run([str(BINARY), *map(str, words)], capture_output=True, text=True, timeout=60)
+
+
+def test_a_command_line_that_cannot_be_meant_is_a_usage_error(checkpoint, tmp_path):
+    for words, wanted in (
+        (("serve", checkpoint, "--api-key", ""), "empty"),
+        (("serve", checkpoint, "--parallel", 100000), "between 1 and 256"),
+        (("serve", checkpoint, "--parallel", 0), "between 1 and 256"),
+        (("convert", checkpoint, tmp_path / "out", "--bits", 7), "7 bits"),
+    ):
+        result = tensorfold(*words)
+        assert result.returncode == 2 and wanted in result.stderr, result.stderr
+
+
+def test_help_says_what_a_command_does(checkpoint):
+    for command in ("serve", "chat", "info", "verify", "convert", "bench", "capabilities"):
+        result = tensorfold(command, "--help")
+        assert result.returncode == 0 and result.stdout.startswith("usage:") and result.stdout.count("\n") > 2
+    assert "[flags]\n" not in tensorfold("--help").stdout.splitlines()[-1]
+
+
+def test_a_conversion_that_quantises_nothing_and_a_short_check_say_so(checkpoint, tmp_path):
+    result = tensorfold("convert", checkpoint, tmp_path / "out", "--mixed", "*=none")
+    assert result.returncode == 0 and "no matrix was quantised" in result.stdout, result.stderr
+    result = tensorfold("verify", checkpoint, "--schedules", 1, "--threads", 1)
+    assert result.returncode == 0 and "not exercised: " in result.stdout, result.stderr

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
+
 namespace tensorfold {
 namespace {
 
@@ -26,6 +28,22 @@ TEST(ApiKeysTest, AScopeStaysWithItsKeyWhateverItsPlace) {
   EXPECT_EQ(holder_of(before, "beta").scope, holder_of(after, "beta").scope);
   EXPECT_NE(holder_of(before, "alpha").scope, holder_of(after, "gamma").scope);
   EXPECT_NE(holder_of(before, "alpha").scope, holder_of(before, "beta").scope);
+}
+
+TEST(ApiKeysTest, AListWithoutAKeyIsRefusedByName) {
+  for (const char* list : {"", " ", ",", " , ", "\t,,"}) {
+    ApiKeys keys;
+    try {
+      keys.add_environment_keys(list);
+      ADD_FAILURE() << "an open server from '" << list << "'";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find("TENSORFOLD_API_KEY"), std::string::npos) << error.what();
+    }
+  }
+  ApiKeys keys;
+  keys.add_environment_keys(" , one,");
+  EXPECT_TRUE(keys.required());
 }
 
 TEST(ApiKeysTest, AScopeSaysNothingOfTheKey) {

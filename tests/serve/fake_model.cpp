@@ -34,7 +34,7 @@ std::vector<std::int32_t> FakeTokenizer::encode(std::string_view text, EncodeOpt
   return ids;
 }
 
-std::vector<std::int32_t> FakeTokenizer::encode_segments(std::span<const PromptSegment> segments) const {
+std::vector<std::int32_t> FakeTokenizer::encode_segments(std::span<const PromptSegment> segments, std::size_t) const {
   std::string text;
   for (const PromptSegment& segment : segments) text += segment.text;
   return encode(text, {});

@@ -22,7 +22,8 @@ inline constexpr std::int32_t kFakeVocabulary = 260;
 class FakeTokenizer : public Tokenizer {
  public:
   std::vector<std::int32_t> encode(std::string_view text, EncodeOptions) const override;
-  std::vector<std::int32_t> encode_segments(std::span<const PromptSegment> segments) const override;
+  std::vector<std::int32_t> encode_segments(std::span<const PromptSegment> segments,
+                                            std::size_t tokens_max) const override;
   std::string decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const override;
   std::string token_bytes(std::int32_t id) const override;
   std::string_view token_text(std::int32_t id) const override;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/model_options.h"
 #include "cli/terminal_text.h"
 
 namespace tensorfold::cli {
@@ -49,6 +50,26 @@ TEST(Flags, Complaints) {
   EXPECT_NE(complaint({}).find("MODEL"), std::string::npos);
   EXPECT_NE(complaint({"m", "n"}).find("n"), std::string::npos);
   EXPECT_EQ(complaint({"m"}), "");
+}
+
+TEST(Flags, ParallelAndThreadsSayTheirBounds) {
+  const auto options_of = [](const Words& words) { return model_options(parse_arguments(kServe, words)); };
+  EXPECT_EQ(options_of({"m"}).lanes, 0);
+  EXPECT_EQ(options_of({"m", "--parallel", "auto"}).lanes, 0);
+  EXPECT_EQ(options_of({"m", "--parallel", "1"}).lanes, 1);
+  EXPECT_EQ(options_of({"m", "--parallel", "256"}).lanes, 256);
+  EXPECT_EQ(options_of({"m", "--threads", "0"}).threads, 0);
+  for (const char* text : {"0", "-1", "257", "100000", "99999999999999999999"}) {
+    try {
+      options_of({"m", "--parallel", text});
+      ADD_FAILURE() << text;
+    } catch (const UsageError& error) {
+      EXPECT_EQ(std::string(error.what()),
+                std::string("argument --parallel: must be between 1 and 256, or auto, not ") + text);
+    }
+  }
+  EXPECT_THROW(options_of({"m", "--parallel", "few"}), UsageError);
+  EXPECT_NE(complaint({"m", "--threads", "4096"}).find("between 0 and 1024"), std::string::npos);
 }
 
 TEST(Flags, FlagsOfOtherBuildsAreRefusedByName) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -132,6 +133,9 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
       {R"("min_p":2)", "min_p"},
       {R"("max_tokens":-1)", "max_tokens"},
       {R"("max_tokens":[])", "max_tokens"},
+      {R"("max_tokens":0)", "max_tokens"},
+      {R"("max_completion_tokens":0)", "max_completion_tokens"},
+      {R"("max_tokens":5,"max_completion_tokens":0)", "max_completion_tokens"},
       {R"("max_completion_tokens":false)", "max_completion_tokens"},
       {R"("n":0)", "n"},
       {R"("n":9)", "n"},
@@ -204,6 +208,12 @@ TEST_F(ServerTest, RefusesWrongFieldsByName) {
       {R"("stream_options":{"include_usage":"x"})", "stream_options.include_usage"},
       {R"("model":5)", "model"},
       {R"("priority":1)", "priority"},
+      {R"("priority":"urgent")", "priority"},
+      {R"("priority":"")", "priority"},
+      {R"("draft":"no")", "draft"},
+      {R"("draft":0)", "draft"},
+      {R"("draft":[])", "draft"},
+      {R"("draft":{})", "draft"},
       {R"("stop":1180591620717411303424)", "stop"},
       {R"("model":1180591620717411303424)", "model"}};
   for (const Case& entry : cases) {
@@ -250,6 +260,8 @@ TEST_F(ServerTest, AcceptsWhatAsksForNothing) {
   EXPECT_EQ(reply.json()["tensorfold"]["drafts"], false);
   EXPECT_EQ(reply.json()["tensorfold"]["sampling"], "exact");
   EXPECT_FALSE(engine_->last_drafts());
+  EXPECT_EQ(ask(port(), chat("SAY:ok", R"(,"draft":null,"priority":"normal")")).status, 200);
+  EXPECT_TRUE(engine_->last_drafts());
 }
 
 TEST_F(ServerTest, RefusesWrongMessagesAndBodies) {
@@ -271,6 +283,13 @@ TEST_F(ServerTest, RefusesWrongMessagesAndBodies) {
     EXPECT_EQ(reply.status, 400) << body << reply.body;
     EXPECT_EQ(reply.json()["error"]["type"], "invalid_request_error") << body;
   }
+  // Bad JSON is nobody's field; a tool of another type is told by its type.
+  const auto broken = ask(port(), post("/v1/chat/completions", R"({"messages":[],"model":"x",})")).json()["error"];
+  EXPECT_FALSE(broken.contains("param")) << broken;
+  EXPECT_NE(broken.value("message", "").find("not valid JSON"), std::string::npos) << broken;
+  const auto tool = ask(port(), chat("hi", R"(,"tools":[{"type":"web_search"}])")).json()["error"];
+  EXPECT_NE(tool.value("message", "").find("tools[0].type"), std::string::npos) << tool;
+  EXPECT_NE(tool.value("message", "").find("web_search"), std::string::npos) << tool;
   const std::string deep = R"({"messages":)" + std::string(100000, '[') + std::string(100000, ']') + "}";
   EXPECT_EQ(ask(port(), post("/v1/chat/completions", deep)).status, 400);
 }
@@ -282,9 +301,52 @@ TEST_F(ServerTest, RefusesWhatDoesNotFitWithTheWireText) {
   const auto error = reply.json()["error"];
   EXPECT_EQ(error["message"].get<std::string>().find("This server's maximum context length is 4096 tokens"), 0u);
   EXPECT_EQ(error["code"], "context_length_exceeded");
-  EXPECT_EQ(error["param"], "messages");
+  EXPECT_EQ(error["param"], "max_tokens");
+  const Reply newer = ask(port(), chat("hi", R"(,"max_completion_tokens":5000)"));
+  EXPECT_EQ(newer.json()["error"]["param"], "max_completion_tokens");
+  const Reply prompt = ask(port(), chat(std::string(5000, 'x')));
+  EXPECT_EQ(prompt.json()["error"]["param"], "messages");
   const Reply raw = ask(port(), post("/v1/completions", R"({"prompt":")" + std::string(5000, 'x') + "\"}"));
   EXPECT_EQ(raw.json()["error"]["param"], "prompt");
+}
+
+/// Holds every text that says GATE until it is opened, as a long text's tokenization does.
+class GatedTokenizer final : public FakeTokenizer {
+ public:
+  std::vector<std::int32_t> encode_segments(std::span<const PromptSegment> segments,
+                                            std::size_t tokens_max) const override {
+    for (const PromptSegment& segment : segments) {
+      if (segment.text.find("GATE") == std::string::npos) continue;
+      ++waiting;
+      open.wait(false);
+    }
+    return FakeTokenizer::encode_segments(segments, tokens_max);
+  }
+  mutable std::atomic<int> waiting{0};
+  std::atomic<bool> open{false};
+};
+
+TEST_F(ServerTest, LargeBodiesKeepNoSmallOneWaiting) {
+  model_ = make_fake_model(engine_, 4, 4096, 1.0);
+  const auto tokenizer = std::make_shared<GatedTokenizer>();
+  model_->tokenizer = tokenizer;
+  ServerOptions options;
+  options.port = 0;
+  options.small_body_bytes_max = 1000;
+  server_ = std::make_unique<Server>(options, ApiKeys());
+  server_->start();
+  server_->set_model(model_);
+  std::vector<std::unique_ptr<HttpClient>> large;
+  for (int i = 0; i < 6; ++i) {
+    large.push_back(std::make_unique<HttpClient>(port()));
+    large.back()->send(chat("GATE" + std::string(2000, ' ') + "SAY:large", R"(,"max_tokens":9)"));
+  }
+  ASSERT_TRUE(eventually([&tokenizer] { return tokenizer->waiting > 0; }));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(ask(port(), chat("SAY:small")).status, 200);
+  EXPECT_EQ(ask(port(), get("/v1/models")).status, 200);
+  tokenizer->open = true;
+  tokenizer->open.notify_all();
+  for (const auto& client : large) EXPECT_EQ(client->receive().value_or(Reply{}).status, 200);
 }
 
 TEST_F(ServerTest, EngineFailuresAreStatusOrEvent) {
@@ -370,6 +432,7 @@ TEST_F(ServerTest, RefusesForeignHostsOnEveryRoute) {
   for (const char* path : {"/health", "/v1/models", "/nowhere"}) {
     const Reply reply = ask(port(), std::string("GET ") + path + " HTTP/1.1\r\nHost: evil.example\r\n\r\n");
     EXPECT_EQ(reply.status, 403) << path;
+    EXPECT_EQ(reply.head.find("HTTP/1.1 403 Forbidden\r\n"), 0u) << reply.head;
     EXPECT_EQ(reply.json()["error"]["code"], "host_not_allowed") << path;
     EXPECT_TRUE(reply.closes()) << path;
   }
@@ -414,8 +477,19 @@ TEST_F(ServerTest, ListsModelsAndHealthAndTokens) {
   EXPECT_EQ(ask(port(), post("/v1/detokenize", R"({"tokens":[260]})")).status, 400);
   EXPECT_EQ(ask(port(), post("/v1/tokenize", R"({"prompt":"a","add_special_tokens":"x"})")).json()["error"]["param"],
             "add_special_tokens");
-  EXPECT_EQ(ask(port(), get("/nowhere")).status, 404);
+  const Reply nowhere = ask(port(), get("/nowhere"));
+  EXPECT_EQ(nowhere.status, 404);
+  EXPECT_EQ(nowhere.json()["error"]["type"], "invalid_request_error");
+  EXPECT_EQ(ask(port(), get("/v1/models/also-fake")).json(), models["data"][1]);
+  EXPECT_EQ(ask(port(), get("/v1/models/also%2Dfake")).json(), models["data"][1]);
+  const Reply other = ask(port(), get("/v1/models/owner/other"));
+  EXPECT_EQ(other.status, 404);
+  EXPECT_EQ(other.json()["error"]["code"], "model_not_found");
+  EXPECT_NE(other.body.find("owner/other"), std::string::npos);
   EXPECT_EQ(ask(port(), "PUT /v1/models HTTP/1.1\r\n\r\n").status, 501);
+  const std::string completion = "POST /v1/completions HTTP/1.1\r\n";
+  EXPECT_EQ(ask(port(), completion + "Content-Length: 99999999\r\n\r\n").status, 413);
+  EXPECT_EQ(ask(port(), completion + "Transfer-Encoding: chunked\r\n\r\n5000000\r\n").status, 413);
 }
 
 TEST_F(ServerTest, LoadingIs503) {
@@ -447,7 +521,7 @@ TEST_F(ServerTest, FramingTortureClosesOrAnswers) {
       {head + "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400, true},
       {head + "Content-Length: 2x\r\n\r\n{}", 400, true},
       {head + "Content-Length: -2\r\n\r\n{}", 400, true},
-      {head + "Content-Length: 99999999999\r\n\r\n", 400, true},
+      {head + "Content-Length: 99999999999\r\n\r\n", 413, true},
       {head + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400, true},
       {head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, true},
       {head + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}x\r\n0\r\n\r\n", 400, true},
@@ -537,8 +611,12 @@ TEST_F(ServerTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   running.send(chat("x", R"(,"max_tokens":100)"));
   ASSERT_TRUE(eventually([this] { return engine_->load().running == 1; }));
   HttpClient late(port());
-  std::thread drain([this] { server_->drain(10); });
+  EXPECT_EQ(server_->running_replies(), 1);
+  std::thread drain([this] { EXPECT_EQ(server_->drain(10), 0); });
   ASSERT_TRUE(eventually([this] { return ask(port(), chat("SAY:.")).status == 503; }));  // it has begun
+  const Reply health = ask(port(), get("/health"));
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.body, R"({"status":"draining"})");
   late.send(chat("y"));
   const Reply refused = late.receive().value_or(Reply{});
   EXPECT_EQ(refused.status, 503);
@@ -558,6 +636,34 @@ TEST_F(ServerTest, StopCancelsWhatStillRuns) {
   running.receive_until("content");
   server_->stop();
   EXPECT_EQ(engine_->cancelled(), 1);
+}
+
+TEST_F(ServerTest, WhatIsCutOffByStoppingIsTold) {
+  start({}, 2, 2.0);
+  HttpClient streamed(port()), whole(port()), queued(port()), queued_stream(port()), uploading(port());
+  streamed.send(chat("x", R"(,"max_tokens":4000,"stream":true)"));
+  streamed.receive_until("content");
+  whole.send(chat("x", R"(,"max_tokens":4000)"));
+  ASSERT_TRUE(eventually([this] { return engine_->load().running == 2; }));
+  queued.send(chat("x", R"(,"max_tokens":4000)"));
+  queued_stream.send(chat("x", R"(,"max_tokens":4000,"stream":true)"));
+  ASSERT_TRUE(eventually([this] { return engine_->load().waiting == 2; }));
+  uploading.send("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n{");
+  EXPECT_EQ(server_->drain(0.05), 4);
+  server_->stop();
+  const std::string events = streamed.receive_until("0\r\n\r\n");
+  EXPECT_NE(events.find(R"("type":"server_error")"), std::string::npos) << events;
+  EXPECT_NE(events.find("data: [DONE]"), std::string::npos) << events;
+  EXPECT_EQ(events.find(R"("finish_reason":"stop")"), std::string::npos) << events;
+  EXPECT_TRUE(streamed.closed_by_server());
+  for (HttpClient* client : {&whole, &queued, &queued_stream}) {
+    const Reply reply = client->receive().value_or(Reply{});
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_EQ(reply.json()["error"]["code"], "server_restarting");
+    EXPECT_TRUE(reply.closes());
+  }
+  EXPECT_EQ(uploading.receive().value_or(Reply{}).status, 503);
+  EXPECT_EQ(engine_->cancelled(), 4);
 }
 
 }  // namespace

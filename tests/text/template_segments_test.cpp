@@ -1,6 +1,7 @@
 // Provenance: whatever a template does to the caller's text, it never comes out as control text; and the limits hold.
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "template_golden.h"
 #include "text/chat_template_limits.h"
 
@@ -65,6 +66,26 @@ TEST(TemplateLimits, AreMetWithClearErrors) {
   EXPECT_EQ(code_of(chain + " }}"), ErrorCode::kInvalidCheckpoint);
   EXPECT_EQ(code_of(std::string(2u << 20, 'x')), ErrorCode::kInvalidCheckpoint);
   EXPECT_EQ(code_of("{{ 2 ** 70 }}"), ErrorCode::kInvalidArgument);
+}
+
+TEST(TemplateSegments, LimitsSayThatTheConversationIsTooLong) {
+  const auto complaint = [](jinja::RenderLimits limits) -> std::string {
+    const auto compiled = compile_chat_template("{% for m in messages %}{{ m }}{{ m }}{% endfor %}", limits);
+    try {
+      compiled->render({{"messages", std::vector<std::string>(1000, "hello")}}, 0);
+      return "";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+      return error.what();
+    }
+  };
+  jinja::RenderLimits few_steps, few_bytes;
+  few_steps.steps = 100;
+  few_bytes.output_bytes = 100;
+  EXPECT_EQ(complaint({}), "");
+  for (const auto& limits : {few_steps, few_bytes}) {
+    EXPECT_NE(complaint(limits).find("the conversation is too long"), std::string::npos) << complaint(limits);
+  }
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <ctime>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "base/error.h"
 #include "base/limits.h"
@@ -72,6 +74,30 @@ TEST(Tokenizer, MessageTextNeverBecomesAControlToken) {
   const Ids marked = tokenizer->encode_segments(std::vector<PromptSegment>{{"<tool>e", false}, {"\u0301<tool>", true}});
   EXPECT_EQ(std::count(marked.begin(), marked.end(), 261), 1);
   EXPECT_EQ(marked.back(), 261);
+}
+
+TEST(Tokenizer, FilesThatWereCutSayWhichAndWhatToDo) {
+  const std::string whole = byte_level_document().dump();
+  const auto message = [](std::string_view tokenizer, std::string_view config) -> std::string {
+    try {
+      Tokenizer::from_json(tokenizer, config);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  for (const std::string& text : {std::string(), std::string("\n"), whole.substr(0, whole.size() / 2), whole + "}"}) {
+    const std::string told = message(text, "");
+    EXPECT_EQ(told.find("tokenizer.json: "), 0u) << told;
+    EXPECT_NE(told.find("download"), std::string::npos) << told;
+    EXPECT_EQ(told.find("json.exception"), std::string::npos) << told;
+  }
+  for (const char* config : {"{\"add_bos_token\": tr", " ", "[]"}) {
+    const std::string told = message(whole, config);
+    EXPECT_EQ(told.find("tokenizer_config.json: "), 0u) << told;
+    EXPECT_NE(told.find("download the file again"), std::string::npos) << told;
+    EXPECT_EQ(told.find("json.exception"), std::string::npos) << told;
+  }
 }
 
 TEST(Tokenizer, RefusesByName) {
@@ -147,6 +173,104 @@ TEST(Tokenizer, LongWordsTakeLittleMoreThanLinearTime) {
   for (int i = 0; i < 100'000; ++i) marks += i % 2 == 0 ? "\u0301" : "\u0323";
   EXPECT_GT(tokenizer->encode(marks, {}).size(), 0u);
   EXPECT_LT(seconds(), 10.0);
+}
+
+// One merge list over few letters, so that every order of merging is met.
+json blanks_document() {
+  json document = byte_level_document();
+  json& model = document["model"];
+  std::int32_t id = 262;
+  const auto merge = [&](const std::string& left, const std::string& right) {
+    model["merges"].push_back(left + " " + right);
+    if (!model["vocab"].contains(left + right)) model["vocab"][left + right] = id++;
+  };
+  std::string blanks = "\u0120";
+  for (int i = 0; i < 7; ++i, blanks += blanks) merge(blanks, blanks);
+  merge("\u0120\u0120", "\u0120");
+  merge("\u0120", "h");
+  merge("\u0120h", "e");
+  merge("e", "\u0120");
+  return document;
+}
+
+/// The definition: of all pairs the one of the lowest rank, the leftmost of them, until there is none.
+Ids merged_naively(const json& document, std::string_view text) {
+  std::map<std::pair<std::string, std::string>, std::size_t> ranks;
+  for (const json& merge : document["model"]["merges"]) {
+    const std::string both = merge.get<std::string>();
+    const std::size_t space = both.find(' ');
+    ranks[{both.substr(0, space), both.substr(space + 1)}] = ranks.size();
+  }
+  std::vector<std::string> symbols;
+  for (const char c : text) symbols.push_back(byte_level_character(static_cast<unsigned char>(c)));
+  for (;;) {
+    std::size_t best = symbols.size(), best_rank = ranks.size();
+    for (std::size_t i = 0; i + 1 < symbols.size(); ++i) {
+      const auto found = ranks.find({symbols[i], symbols[i + 1]});
+      if (found != ranks.end() && found->second < best_rank) best = i, best_rank = found->second;
+    }
+    if (best == symbols.size()) break;
+    symbols[best] += symbols[best + 1];
+    symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  }
+  Ids ids;
+  for (const std::string& symbol : symbols) ids.push_back(document["model"]["vocab"][symbol].get<std::int32_t>());
+  return ids;
+}
+
+TEST(Tokenizer, LongPiecesMergeInTheOrderOfRanks) {
+  const json document = blanks_document();
+  const auto tokenizer = Tokenizer::from_json(document.dump(), "");
+  std::minstd_rand random(7);
+  for (int round = 0; round < 200; ++round) {
+    std::string text;
+    const std::size_t size = 49 + random() % 150;
+    while (text.size() < size) text.append(1 + random() % 40, "  heloe "[random() % 8]);
+    EXPECT_EQ(tokenizer->encode(text, {}), merged_naively(document, text)) << text;
+  }
+  // Linear: through one heap these took 20 times as long for each blank as a short run.
+  const std::clock_t begin = std::clock();
+  const std::int32_t longest = tokenizer->encode(std::string(128, ' '), {}).front();
+  EXPECT_EQ(tokenizer->encode(std::string(4u << 20, ' '), {}), Ids((4u << 20) / 128, longest));
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 5.0);
+}
+
+TEST(Tokenizer, GivesUpOnATextThatIsCertainlyTooLong) {
+  const auto tokenizer = Tokenizer::from_json(blanks_document().dump(), "");
+  const auto count_min = [&tokenizer](std::string_view text, std::size_t tokens_max) -> std::size_t {
+    try {
+      EXPECT_LE(tokenizer->encode(text, {.tokens_max = tokens_max}).size(), tokens_max) << text.substr(0, 20);
+    } catch (const TooManyTokens& error) {
+      return error.tokens_min();
+    }
+    return 0;
+  };
+  const std::string blanks(12u << 20, ' ');
+  const std::size_t fewest = blanks.size() / 128;
+  EXPECT_EQ(tokenizer->encode(blanks, {}).size(), fewest);
+  EXPECT_EQ(count_min(blanks, fewest), 0u) << "it fits";
+  const std::clock_t begin = std::clock();
+  EXPECT_EQ(count_min(blanks, fewest - 1), fewest);
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 0.5) << "without merging anything";
+  const std::vector<PromptSegment> segments = {{"<tool>", true}, {blanks, false}};
+  EXPECT_THROW(tokenizer->encode_segments(segments, 1000), TooManyTokens);
+  EXPECT_EQ(tokenizer->encode_segments(segments, fewest + 1).size(), fewest + 1);
+}
+
+TEST(Tokenizer, GivesUpOnManyPiecesAndNotWhereTextIsDropped) {
+  json document = byte_level_document();
+  document["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
+  const auto words = Tokenizer::from_json(document.dump(), "");
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += "x ";
+  const std::size_t count = words->encode(text, {}).size();
+  EXPECT_EQ(words->encode(text, {.tokens_max = count}).size(), count);
+  EXPECT_THROW(words->encode(text, {.tokens_max = 100}), TooManyTokens);
+  // Without byte tokens, and with no unknown token, characters outside the vocabulary vanish.
+  json dropping = document;
+  dropping["model"]["vocab"].erase("x");
+  const auto dropper = Tokenizer::from_json(dropping.dump(), "");
+  EXPECT_TRUE(dropper->encode(std::string(5000, 'x'), {.tokens_max = 1}).empty());
 }
 
 GgufVocabulary score_vocabulary() {

@@ -8,9 +8,9 @@ using Json = nlohmann::ordered_json;
 
 HttpResponse handle_health(const ServedModel* model, const ServerSnapshot& server) {
   HttpResponse response;
-  if (model == nullptr) {
+  if (server.draining || model == nullptr) {
     response.status = 503;
-    response.body = dump_json({{"status", "loading"}});
+    response.body = dump_json({{"status", server.draining ? "draining" : "loading"}});
     return response;
   }
   Json body = {{"status", "ok"}};

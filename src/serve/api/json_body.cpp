@@ -71,7 +71,12 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   }
   bool add(Json&& value) {
     place(std::move(value));
+    leave_field();
     return true;
+  }
+  /// Whatever is wrong after a top-level field's value isn't that field's fault.
+  void leave_field() {
+    if (stack_.size() == 1) field_.clear();
   }
   bool open(Json&& container) {
     if (stack_.size() >= static_cast<std::size_t>(limits::kJsonDepthMax)) {
@@ -83,6 +88,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   }
   bool close() {
     stack_.pop_back();
+    leave_field();
     return true;
   }
   bool refuse(std::string problem) {
@@ -97,7 +103,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   Json* member_ = nullptr;
   bool in_seed_ = false;  // the next value is the top level's "seed"
   std::string problem_;
-  std::string field_;  // the top level's last key
+  std::string field_;  // the top level's key whose value is being read
 };
 
 bool is_blank(std::string_view text) {

@@ -37,17 +37,24 @@ void parse_sampling(const Fields& fields, std::int32_t vocabulary_size, Generati
   request.ignore_eos = fields.boolean("ignore_eos").value_or(false);
 }
 
-/// The first of the two names that is present and not 0.
-void parse_max_tokens(const Fields& fields, GenerationRequest& request, bool zero_counts) {
+/// The first of the two names that is present and not 0. Without `zero_allowed` 0 is refused, as OpenAI's API does for
+/// chats: a reply of no tokens is nothing that a client wants, and "no limit" nothing that it can rely on.
+void parse_max_tokens(const Fields& fields, GenerationRequest& request, bool zero_allowed) {
   bool zero = false;
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
     const std::optional<std::int64_t> value = fields.integer(name);
     if (!value) continue;
     if (*value < 0) throw field_error(name, "must not be negative");
-    if (*value > 0 && !request.max_tokens) request.max_tokens = value;
+    if (*value == 0 && !zero_allowed) {
+      throw field_error(name, "must be at least 1; leave it out for the server's own limit");
+    }
+    if (*value > 0 && !request.max_tokens) {
+      request.max_tokens = value;
+      request.max_tokens_field = name;
+    }
     zero = zero || *value == 0;
   }
-  if (zero && zero_counts && !request.max_tokens) request.max_tokens = 0;
+  if (zero && !request.max_tokens) request.max_tokens = 0;
 }
 
 /// n, and best_of where it asks for nothing more.
@@ -60,6 +67,14 @@ void parse_choices(const Fields& fields, GenerationRequest& request) {
   if (fields.integer("best_of").value_or(choices) != choices) {
     throw field_error("best_of", "must equal n: all replies that are drawn are returned");
   }
+}
+
+bool parse_background(const Fields& fields) {
+  const std::string priority = fields.string("priority").value_or("normal");
+  if (priority != "normal" && priority != "background") {
+    throw field_error("priority", "must be \"normal\" or \"background\"");
+  }
+  return priority == "background";
 }
 
 void parse_common(const Json& body, const ParseContext& context, GenerationRequest& request) {
@@ -75,9 +90,8 @@ void parse_common(const Json& body, const ParseContext& context, GenerationReque
   if (const Json* options = fields.object("stream_options")) {
     request.include_usage = Fields(*options, "stream_options.").boolean("include_usage").value_or(false);
   }
-  const Json* draft = fields.find("draft");
-  request.drafts = draft == nullptr || !draft->is_boolean() || draft->get<bool>();
-  request.background = fields.string("priority").value_or("") == "background";
+  request.drafts = fields.boolean("draft").value_or(true);
+  request.background = parse_background(fields);
   request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
 }
 
