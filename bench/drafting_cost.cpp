@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "bench_arguments.h"
 #include "checkpoint/checkpoint.h"
 #include "measured_stream.h"
 #include "model/load.h"
@@ -40,30 +41,16 @@ struct Options {
 
 Options parse(int count, char** arguments) {
   Options options;
-  for (int i = 1; i < count; ++i) {
-    const std::string argument = arguments[i];
-    const auto value = [&]() -> std::string {
-      if (i + 1 >= count) fail(ErrorCode::kInvalidArgument, "{} needs a value", argument);
-      return arguments[++i];
-    };
-    if (argument == "--threads") {
-      options.threads = std::stoi(value());
-    } else if (argument == "--pairs") {
-      options.pairs = std::stoi(value());
-    } else if (argument == "--reply-tokens") {
-      options.reply_tokens = std::stoi(value());
-    } else if (argument == "--temperature") {
-      options.temperature = std::stod(value());
-    } else if (argument == "--json") {
-      options.json = true;
-    } else if (options.model.empty() && argument[0] != '-') {
-      options.model = argument;
-    } else {
-      fail(ErrorCode::kInvalidArgument, "unknown argument {}; see the head of bench/drafting_cost.cpp", argument);
-    }
-  }
-  if (options.model.empty() || options.pairs < 1 || options.reply_tokens < 2) {
-    fail(ErrorCode::kInvalidArgument, "usage: drafting_cost MODEL [--threads N] [--pairs N] ...");
+  const bench::BenchArguments known(
+      "drafting_cost MODEL [--threads N] [--pairs N] [--reply-tokens N] [--temperature T] [--json]",
+      {{"--threads", &options.threads},
+       {"--pairs", &options.pairs},
+       {"--reply-tokens", &options.reply_tokens},
+       {"--temperature", &options.temperature},
+       {"--json", &options.json}});
+  options.model = known.parse(count, arguments);
+  if (options.pairs < 1 || options.reply_tokens < 2) {
+    fail(ErrorCode::kInvalidArgument, "drafting_cost takes at least one pair of two tokens");
   }
   return options;
 }

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "bench_arguments.h"
 #include "checkpoint/checkpoint.h"
 #include "measured_stream.h"
 #include "model/load.h"
@@ -46,29 +47,13 @@ struct Options {
 
 Options parse(int count, char** arguments) {
   Options options;
-  for (int i = 1; i < count; ++i) {
-    const std::string argument = arguments[i];
-    const auto value = [&]() -> std::string {
-      if (i + 1 >= count) fail(ErrorCode::kInvalidArgument, "{} needs a value", argument);
-      return arguments[++i];
-    };
-    if (argument == "--threads") {
-      options.threads = std::stoi(value());
-    } else if (argument == "--prompt-tokens") {
-      options.prompt_tokens = std::stoi(value());
-    } else if (argument == "--streams") {
-      options.streams = std::stoi(value());
-    } else if (argument == "--no-drafts") {
-      options.drafts = false;
-    } else if (argument == "--json") {
-      options.json = true;
-    } else if (options.model.empty() && argument[0] != '-') {
-      options.model = argument;
-    } else {
-      fail(ErrorCode::kInvalidArgument, "unknown argument {}; see the head of bench/fairness.cpp", argument);
-    }
-  }
-  if (options.model.empty()) fail(ErrorCode::kInvalidArgument, "usage: fairness MODEL [--threads N] ...");
+  const bench::BenchArguments known("fairness MODEL [--threads N] [--prompt-tokens N] [--streams N] [--no-drafts] [--json]",
+                                    {{"--threads", &options.threads},
+                                     {"--prompt-tokens", &options.prompt_tokens},
+                                     {"--streams", &options.streams},
+                                     {"--no-drafts", &options.drafts},
+                                     {"--json", &options.json}});
+  options.model = known.parse(count, arguments);
   return options;
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench_arguments.h"
 #include "base/error.h"
 #include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
@@ -64,29 +65,14 @@ std::unique_ptr<Engine> start(const Options& options, std::int64_t cache_bytes) 
 
 Options parse(int count, char** arguments) {
   Options options;
-  for (int i = 1; i < count; ++i) {
-    const std::string argument = arguments[i];
-    const auto value = [&]() -> std::string {
-      if (i + 1 >= count) fail(ErrorCode::kInvalidArgument, "{} needs a value", argument);
-      return arguments[++i];
-    };
-    if (argument == "--threads") {
-      options.threads = std::stoi(value());
-    } else if (argument == "--context-tokens") {
-      options.context_tokens = std::stoi(value());
-    } else if (argument == "--new-tokens") {
-      options.new_tokens = std::stoi(value());
-    } else if (argument == "--folder") {
-      options.folder = value();
-    } else if (argument == "--json") {
-      options.json = true;
-    } else if (options.model.empty() && argument[0] != '-') {
-      options.model = argument;
-    } else {
-      fail(ErrorCode::kInvalidArgument, "unknown argument {}; see the head of bench/prefix_reuse.cpp", argument);
-    }
-  }
-  if (options.model.empty()) fail(ErrorCode::kInvalidArgument, "usage: prefix_reuse MODEL [--threads N] ...");
+  const bench::BenchArguments known(
+      "prefix_reuse MODEL [--threads N] [--context-tokens N] [--new-tokens N] [--folder DIR] [--json]",
+      {{"--threads", &options.threads},
+       {"--context-tokens", &options.context_tokens},
+       {"--new-tokens", &options.new_tokens},
+       {"--folder", &options.folder},
+       {"--json", &options.json}});
+  options.model = known.parse(count, arguments);
   return options;
 }
 

@@ -65,13 +65,20 @@ fold::Report run_job(const std::shared_ptr<LanguageModel>& model, const fold::Op
   return fold::run([&](std::int32_t) { return std::make_unique<BorrowedModel>(model); }, options);
 }
 
+/// Throws UsageError.
+std::int32_t jobs_from(const Arguments& arguments) {
+  const auto jobs = static_cast<std::int32_t>(arguments.integer("--jobs").value_or(1));
+  if (jobs > 1 && runs_on_gpu(backend_choice(arguments))) {
+    throw UsageError(
+        "argument --jobs: only on the CPU. Passes that one program captures side by side on a GPU disturb each other");
+  }
+  return std::min(jobs, static_cast<std::int32_t>(arguments.integer("--schedules").value_or(kSchedulesDefault)));
+}
+
 /// All schedules, shared out among the jobs; the first job has `model`. Rethrows what a job threw.
 fold::Report run_jobs(const Arguments& arguments, std::shared_ptr<LanguageModel> model, const std::filesystem::path& folder,
                       ProgressLine& progress) {
-  const auto jobs = static_cast<std::int32_t>(arguments.integer("--jobs").value_or(1));
-  if (jobs > 1 && model->facts().backend == "cuda") {
-    throw UsageError("argument --jobs: only on the CPU. Passes that one program captures side by side on a GPU disturb each other");
-  }
+  const std::int32_t jobs = jobs_from(arguments);
   std::vector<std::shared_ptr<LanguageModel>> models{std::move(model)};
   while (models.size() < static_cast<std::size_t>(jobs)) models.push_back(load(model_options(arguments), progress));
   std::mutex mutex;
@@ -149,6 +156,7 @@ int run_verify(const std::vector<std::string>& words) {
     std::fputs(help_text(kVerify).c_str(), stdout);
     return 0;
   }
+  jobs_from(arguments);     // before anything is loaded
   log_initialise("error");  // what schedules do to an engine on purpose is no news
   ProgressLine progress;
   const std::shared_ptr<LanguageModel> model = load(model_options(arguments), progress);

@@ -91,6 +91,10 @@ std::string backend_title(const BackendChoice& choice) {
   return make_on_gpu(chosen)->info().name;  // throws
 }
 
+bool runs_on_gpu(const BackendChoice& choice) {
+  return chosen_gpu(choice) >= 0;
+}
+
 std::unique_ptr<ops::Backend> make_backend(const BackendChoice& choice) {
   if (choice.backend == "reference") {
     const auto rounding = choice.rounding == "backend" ? ops::Rounding::kBackend : ops::Rounding::kNone;

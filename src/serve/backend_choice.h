@@ -27,6 +27,8 @@ std::vector<ops::CudaDevice> gpus(std::string& reason);
 /// What a choice comes to, for people: "cuda (GPU 0: NVIDIA H200)". Throws as make_backend() does, but starts nothing.
 std::string backend_title(const BackendChoice& choice);
 
+bool runs_on_gpu(const BackendChoice& choice);
+
 /// Throws Error that says what is missing. Environment, for tests and for finding faults: TENSORFOLD_GPU_MEMORY_GIB (most
 /// GPU memory to take), TENSORFOLD_NO_GRAPHS (passes aren't captured), TENSORFOLD_CUDA_PATH=sm_80 (the kernels for
 /// every GPU alone).

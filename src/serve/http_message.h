@@ -43,6 +43,9 @@ std::string http_date(std::int64_t unix_seconds);
 
 bool equals_ignoring_case(std::string_view a, std::string_view b);
 
+/// -1: none.
+int hex_digit(char c);
+
 /// Fills path and query from target.
 void split_target(HttpRequest& request);
 

@@ -48,13 +48,6 @@ bool list_names(std::string_view list, std::string_view name) {
   return false;
 }
 
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 }  // namespace
 
 bool HttpRequestParser::parse_head(std::string& input) {

@@ -46,13 +46,6 @@ bool matches(const Route& entry, std::string_view path) {
   return false;
 }
 
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 /// Paths under which nothing is answered without a key, routes or not.
 bool is_gated_space(std::string_view path) {
   return path == "/v1" || path.substr(0, 4) == "/v1/";

@@ -87,7 +87,8 @@ DenseFeedForward dense(const ConfigReader& config, std::int64_t hidden, std::int
 MoeFeedForward moe(std::int64_t hidden, std::int64_t layer, const ConfigReader& config, bool normalise_top_k) {
   MoeFeedForward feed_forward;
   feed_forward.experts = static_cast<std::int32_t>(config.integer("num_experts", 1, limits::kExpertCountMax));
-  feed_forward.top_k = static_cast<std::int32_t>(config.integer("num_experts_per_tok", 1, std::min<std::int64_t>(feed_forward.experts, limits::kExpertsPerTokenMax)));
+  const std::int64_t top_k_max = std::min<std::int64_t>(feed_forward.experts, limits::kExpertsPerTokenMax);
+  feed_forward.top_k = static_cast<std::int32_t>(config.integer("num_experts_per_tok", 1, top_k_max));
   feed_forward.width = config.integer("moe_intermediate_size", 1, limits::kIntermediateSizeMax);
   feed_forward.normalise_top_k = normalise_top_k;
   feed_forward.activation = activation_kind(config, "hidden_act", "silu");
