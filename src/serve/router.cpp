@@ -1,6 +1,8 @@
 // The route table; see router.h.
 #include "serve/router.h"
 
+#include "serve/http_message.h"
+
 namespace tensorfold {
 namespace {
 
