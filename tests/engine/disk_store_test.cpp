@@ -603,22 +603,32 @@ TEST(DiskStore, WritesNoMoreADayThanItMay) {
   EXPECT_EQ(store->counters().states, 3u);
 }
 
+/// A store whose files may be told to fail, trying again after 5 ms.
+DiskStoreOptions failing_options(const Folder& folder, const std::shared_ptr<FailingFiles>& files) {
+  DiskStoreOptions options;
+  options.folder = folder.path();
+  options.free_bytes_min = 0;
+  options.retry = std::chrono::milliseconds(5);
+  options.files = files;
+  return options;
+}
+
+/// Writes a state when the store takes one; returns how many it has then.
+std::uint64_t write_one(DiskStore& store, std::int32_t first) {
+  EXPECT_TRUE(testing::eventually([&] { return store.can_write(); }));
+  store.write(state_of(store, counting_prompt(200, first)));
+  store.wait_until_written();
+  return store.counters().states;
+}
+
 TEST(DiskStore, PausesWhileTheDiskIsFullAndGoesOnAfterwards) {
   const Folder folder;
   const auto files = std::make_shared<FailingFiles>();
-  DiskStoreOptions options;
-  options.folder = folder.path();
+  DiskStoreOptions options = failing_options(folder, files);
   options.free_bytes_min = 1000;
-  options.retry = std::chrono::milliseconds(5);
-  options.files = files;
   const auto store = DiskStore::open(options, true, nullptr);
   ASSERT_NE(store, nullptr);
-  const auto write = [&](std::int32_t first) {
-    EXPECT_TRUE(testing::eventually([&] { return store->can_write(); }));
-    store->write(state_of(*store, counting_prompt(200, first)));
-    store->wait_until_written();
-    return store->counters().states;
-  };
+  const auto write = [&](std::int32_t first) { return write_one(*store, first); };
   files->free_bytes_told = 1500;
   EXPECT_EQ(write(0), 0u);
   files->free_bytes_told = 1u << 30;
@@ -636,20 +646,11 @@ TEST(DiskStore, PausesWhileTheDiskIsFullAndGoesOnAfterwards) {
 TEST(DiskStore, NothingIsAppendedBehindHalfARecord) {
   const Folder folder;
   const auto files = std::make_shared<FailingFiles>();
-  DiskStoreOptions options;
-  options.folder = folder.path();
-  options.free_bytes_min = 0;
-  options.retry = std::chrono::milliseconds(5);
-  options.files = files;
+  const DiskStoreOptions options = failing_options(folder, files);
   {
     const auto store = DiskStore::open(options, true, nullptr);
     ASSERT_NE(store, nullptr);
-    const auto write = [&](std::int32_t first) {
-      EXPECT_TRUE(testing::eventually([&] { return store->can_write(); }));
-      store->write(state_of(*store, counting_prompt(200, first)));
-      store->wait_until_written();
-      return store->counters().states;
-    };
+    const auto write = [&](std::int32_t first) { return write_one(*store, first); };
     ASSERT_EQ(write(0), 1u);
     const auto manifest_bytes = fs::file_size(folder.path() + "/v1/MANIFEST");
     // The disk fills in the middle of the record of a state whose file is whole, and what was written can't be taken
