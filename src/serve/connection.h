@@ -97,7 +97,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void notify();
   void want_input();
   void close_socket();
-  /// Cancels the running reply when the client has left or doesn't read. True when it has.
+  /// Cancels the running reply when the client has left or too much of it waits to be read. True when it has.
   bool cancel_if_gone();
   std::string head(const HttpRequest& request, const HttpResponse& response, std::size_t body_bytes, bool chunked,
                    bool keep_alive) const;

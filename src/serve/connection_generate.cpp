@@ -120,7 +120,7 @@ Connection::Task<bool> Connection::whole_reply(const HttpRequest& request, Excha
     generation_->poll(pieces);
     pieces.clear();
     if (generation_->finished()) break;
-    if (cancel_if_gone()) co_return false;
+    if (cancel_if_gone() && peer_closed_) co_return false;  // a client that is there hears of an overflow: it is a failure
     if (server_.stopping) {
       generation_->cancel();
       co_return co_await respond(request, restarting_error(kStoppedText).response(), false);

@@ -4,14 +4,19 @@
 #include "base/limits.h"
 
 namespace tensorfold {
+namespace {
+
+constexpr const char* kOverflowText = "the reply was read too slowly: more of it was waiting than the server holds";
+
+}  // namespace
 
 void StreamEvents::push(StreamEvent&& event) {
   std::lock_guard lock(mutex_);
   if (auto* finish = std::get_if<FinishEvent>(&event)) {
     finish_ = std::move(*finish);
-  } else if (events_.size() >= limits::kStreamEventsMax) {
+  } else if (overflowed_ || events_.size() >= limits::kStreamEventsMax) {
+    if (!overflowed_) noticed_ = false;  // what the reader was told of doesn't include this
     overflowed_ = true;
-    return;
   } else {
     events_.push_back(std::move(event));
   }
@@ -28,7 +33,11 @@ void StreamEvents::close() {
 void StreamEvents::take(std::vector<StreamEvent>& events) {
   events.clear();
   std::lock_guard lock(mutex_);
-  if (finish_) events_.reserve(events_.size() + 1);  // the only thing that may fail: before anything has moved
+  if (finish_) {  // what may fail comes before anything has moved
+    events_.reserve(events_.size() + 1);
+    if (overflowed_) finish_->message = kOverflowText;
+    if (overflowed_) finish_->reason = FinishReason::kError;
+  }
   events.swap(events_);
   noticed_ = false;
   if (!finish_) return;

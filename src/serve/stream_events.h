@@ -1,5 +1,6 @@
 // The bounded queue between the engine thread and whoever writes a reply. The engine never waits: when a client doesn't
-// read and the bound is met, tokens are dropped, the overflow is noted, and the reader cancels the stream.
+// read and the bound is met, every further token is dropped, the reader is told, and cancels the stream; an end that
+// comes all the same is delivered as an error, so that a reply with tokens missing never looks complete.
 #pragma once
 
 #include <functional>
@@ -13,8 +14,9 @@ namespace tensorfold {
 
 class StreamEvents {
  public:
-  /// `notify` runs on the engine thread at the first event since the last take(), under the queue's lock; it must only
-  /// post. When it throws the event is queued all the same, and the next one tries again.
+  /// `notify` runs on the engine thread at the first event since the last take() and at the first one dropped, under
+  /// the queue's lock; it must only post. When it throws the event is queued (or dropped) all the same, and the next one
+  /// tries again.
   explicit StreamEvents(std::function<void()> notify) : notify_(std::move(notify)) {}
 
   void push(StreamEvent&& event);
@@ -29,8 +31,8 @@ class StreamEvents {
   mutable std::mutex mutex_;
   std::vector<StreamEvent> events_;
   std::optional<FinishEvent> finish_;  // behind all others; needs no memory when there may be none
-  bool noticed_ = false;               // of what is queued the reader has been told
-  bool overflowed_ = false;
+  bool noticed_ = false;               // of what is queued, and of an overflow, the reader has been told
+  bool overflowed_ = false;            // for good
 };
 
 }  // namespace tensorfold

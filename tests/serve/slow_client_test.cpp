@@ -17,15 +17,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::string endless_chat(int tokens) {
-  return post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"go on"}],"stream":true,"max_tokens":)" +
-                                          std::to_string(tokens) + "}");
+constexpr int kEndless = 1'900'000'000;  // no engine of a test comes to it
+
+/// With logprobs every token takes a hundred bytes and more on the wire, however many of them one event holds: without,
+/// a reply may fit into the kernel's buffers.
+std::string endless_chat(int tokens = kEndless) {
+  return post("/v1/chat/completions",
+              R"({"messages":[{"role":"user","content":"go on"}],"stream":true,"logprobs":true,"max_tokens":)" +
+                  std::to_string(tokens) + "}");
 }
 
 // A client that never reads, beside one that does: it is let go of, its stream is cancelled, nobody else notices.
 std::chrono::duration<double> time_until_let_go(double round_ms, int not_reading_seconds) {
   FakeEngine* engine = nullptr;
-  auto model = make_fake_model(engine, 2, 2'000'000, round_ms);
+  auto model = make_fake_model(engine, 2, 2'000'000'000, round_ms);
   ServerOptions options;
   options.port = 0;
   options.not_reading_seconds = not_reading_seconds;
@@ -35,7 +40,7 @@ std::chrono::duration<double> time_until_let_go(double round_ms, int not_reading
 
   const auto start = std::chrono::steady_clock::now();
   HttpClient silent(server.port());
-  silent.send(endless_chat(1'000'000));
+  silent.send(endless_chat());
   EXPECT_TRUE(eventually([&] { return engine->running() == 1; }));
   const std::string hello = post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"SAY:hello"}]})");
   EXPECT_EQ(ask(server.port(), hello).status, 200);
@@ -59,7 +64,7 @@ TEST(SlowClient, IsLetGoOfWhenItsEventsPileUp) {
 // must end with its stream all the same. (One that waited for another event never came to its end.)
 TEST(LeavingClient, LeavesNoRequestBehind) {
   FakeEngine* engine = nullptr;
-  auto model = make_fake_model(engine, 8, 2'000'000, 0.0);
+  auto model = make_fake_model(engine, 8, 2'000'000'000, 0.0);
   ServerOptions options;
   options.port = 0;
   Server server(options, ApiKeys());
@@ -67,7 +72,7 @@ TEST(LeavingClient, LeavesNoRequestBehind) {
   server.set_model(model);
   for (int i = 0; i < 100; ++i) {
     HttpClient client(server.port());
-    client.send(endless_chat(1'000'000));
+    client.send(endless_chat());
     client.receive_until("\"content\"");
     std::this_thread::sleep_for(std::chrono::microseconds(i * 50));
     client.reset();
