@@ -283,8 +283,8 @@ class Checker {
     DeviceArray<std::uint16_t> wanted(count), got(std::vector<std::uint16_t>(count, kNan));
     literal_gate(y.data(), layer_->layer.rows, rows, width, kind, wanted.data(), context_.stream());
     context_.set_hopper(hopper);
-    const bool done = gated_linear(context_, *layer_->linear, reinterpret_cast<const Activation*>(input_->dense->data()), rows, kind,
-                                   reinterpret_cast<Activation*>(got.data()));
+    const bool done = gated_linear(context_, {layer_->linear.get(), reinterpret_cast<const Activation*>(input_->dense->data()), rows,
+                                              kind, reinterpret_cast<Activation*>(got.data())});
     context_.set_hopper(true);
     context_.synchronise();
     const auto a = wanted.download(), b = got.download();

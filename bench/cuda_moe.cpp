@@ -188,7 +188,7 @@ Rows slice(const Shape& shape, const Rows& rows, std::int64_t first, std::int64_
 /// A shared expert's output by the operations for single layers.
 void run_shared_before(BenchContext& context, const Linear& gate_up, const Linear& down, const Activation* x, std::int64_t rows,
                        ActivationKind kind, Activation* inner, float* output) {
-  if (!gated_linear(context, gate_up, x, rows, kind, inner)) {
+  if (!gated_linear(context, {&gate_up, x, rows, kind, inner})) {
     std::printf("a shared expert that isn't stored in pairs\n");
     std::exit(1);
   }

@@ -77,9 +77,26 @@ void LayerRunner::run_linear(const ops::Linear& weight, const ops::Activation* x
   backend_.linear(params);
 }
 
-void LayerRunner::norm(const NormDescription& description, const float* weight, std::int64_t rows) {
-  backend_.rms_norm({floats(residual_), hidden_size_, weight, description.epsilon, rows, hidden_size_,
-                     activations(normed_), nullptr});
+ops::RmsNormParams LayerRunner::norm_of(const NormDescription& description, const float* weight, std::int64_t rows) {
+  return {floats(residual_), hidden_size_, weight, description.epsilon, rows, hidden_size_, activations(normed_), nullptr};
+}
+
+void LayerRunner::run_normed_linear(const ops::RmsNormParams& norm, const ops::Linear& weight, float* y,
+                                    bool keeps_norm) {
+  if (!backend_.norms_inputs(weight, norm)) {
+    backend_.rms_norm(norm);
+    run_linear(weight, norm.out, norm.rows, y, false);
+    return;
+  }
+  ops::LinearParams params;
+  params.weight = &weight;
+  params.x = norm.out;
+  params.rows = norm.rows;
+  params.y = y;
+  params.y_stride = weight.rows();
+  params.norm = &norm;
+  params.keeps_norm = keeps_norm;
+  backend_.linear(params);
 }
 
 // With a norm after the block its output goes through a buffer; otherwise the last product adds into the residual.
@@ -94,8 +111,7 @@ void LayerRunner::write_keys(const LayerDescription& layer, const LayerWeights& 
   const std::int64_t head_dim = mixer.head_dim;
   const std::int64_t q_rows = mixer.qkv.parts[0].rows, kv_rows = mixer.qkv.parts[1].rows;
   const auto& spans = rows.spans[static_cast<std::size_t>(mixer.cache_group)];
-  norm(layer.input_norm, layer_weights.input_norm, rows.rows);
-  run_linear(*weights.qkv, activations(normed_), rows.rows, floats(wide_), false);
+  run_normed_linear(norm_of(layer.input_norm, layer_weights.input_norm, rows.rows), *weights.qkv, floats(wide_));
   ops::AttentionPrepareParams prepare;
   prepare.geometry = kv_geometry(mixer);
   prepare.heads = mixer.heads;
@@ -141,8 +157,9 @@ void LayerRunner::run_attention(const AttentionMixer& mixer, const AttentionWeig
 }
 
 void LayerRunner::run_gated_delta(const GatedDeltaMixer& mixer, const GatedDeltaWeights& weights,
-                                  const LayerCache& cache, const LayerRows& rows, float* output, bool accumulate) {
-  run_linear(*weights.input, activations(normed_), rows.rows, floats(wide_), false);
+                                  const LayerCache& cache, const LayerRows& rows, const ops::RmsNormParams& norm,
+                                  float* output, bool accumulate) {
+  run_normed_linear(norm, *weights.input, floats(wide_));
   const auto& spans = rows.spans[static_cast<std::size_t>(mixer.cache_group)];
   ops::GatedDeltaParams params;
   params.geometry = mixer.geometry;
@@ -166,23 +183,32 @@ void LayerRunner::run_gated_delta(const GatedDeltaMixer& mixer, const GatedDelta
   run_linear(*weights.output, activations(mixed_), rows.rows, output, accumulate);
 }
 
-// Into mixed(): act(gate) · up of the normed rows.
+// Into mixed(): act(gate) · up of the normed rows; `norm`: they aren't there yet.
 void LayerRunner::run_gate_up(const ops::Linear& weight, std::int64_t rows, std::int64_t width,
-                              ops::ActivationKind kind) {
-  if (backend_.gated_linear({&weight, activations(normed_), rows, kind, activations(mixed_)})) return;
-  run_linear(weight, activations(normed_), rows, floats(wide_), false);
+                              ops::ActivationKind kind, const ops::RmsNormParams* norm) {
+  if (norm != nullptr && !backend_.norms_inputs(weight, *norm)) {
+    backend_.rms_norm(*norm);
+    norm = nullptr;
+  }
+  if (backend_.gated_linear({&weight, activations(normed_), rows, kind, activations(mixed_), norm})) return;
+  if (norm != nullptr) {
+    run_normed_linear(*norm, weight, floats(wide_));
+  } else {
+    run_linear(weight, activations(normed_), rows, floats(wide_), false);
+  }
   backend_.gated_activation({floats(wide_), rows, width, kind, activations(mixed_)});
 }
 
-void LayerRunner::run_dense(const DenseFeedForward& feed_forward, const DenseWeights& weights, std::int64_t rows,
-                            float* output, bool accumulate) {
-  run_gate_up(*weights.gate_up, rows, feed_forward.width, feed_forward.activation);
-  run_linear(*weights.down, activations(mixed_), rows, output, accumulate);
+void LayerRunner::run_dense(const DenseFeedForward& feed_forward, const DenseWeights& weights,
+                            const ops::RmsNormParams& norm, float* output, bool accumulate) {
+  run_gate_up(*weights.gate_up, norm.rows, feed_forward.width, feed_forward.activation, &norm);
+  run_linear(*weights.down, activations(mixed_), norm.rows, output, accumulate);
 }
 
-void LayerRunner::run_moe(const MoeFeedForward& feed_forward, const MoeWeights& weights, std::int64_t rows,
+void LayerRunner::run_moe(const MoeFeedForward& feed_forward, const MoeWeights& weights, const ops::RmsNormParams& norm,
                           const OnExperts& on_experts) {
-  run_linear(*weights.router, activations(normed_), rows, floats(router_), false);
+  const std::int64_t rows = norm.rows;
+  run_normed_linear(norm, *weights.router, floats(router_), true);
   ops::MoeParams params;
   params.x = activations(normed_);
   params.router_logits = floats(router_);
@@ -201,7 +227,7 @@ void LayerRunner::run_moe(const MoeFeedForward& feed_forward, const MoeWeights& 
     params.shared_gate_up = weights.shared_gate_up.get();
     params.shared_down = weights.shared_down.get();
     if (!backend_.moe_runs_shared(params)) {
-      run_gate_up(*weights.shared_gate_up, rows, feed_forward.shared->width, feed_forward.activation);
+      run_gate_up(*weights.shared_gate_up, rows, feed_forward.shared->width, feed_forward.activation, nullptr);
       run_linear(*weights.shared_down, activations(mixed_), rows, floats(output_), false);
       params.shared_output = floats(output_);
     }
@@ -217,17 +243,17 @@ void LayerRunner::run_moe(const MoeFeedForward& feed_forward, const MoeWeights& 
 
 void LayerRunner::run_feed_forward(const LayerDescription& layer, const LayerWeights& weights, std::int64_t rows,
                                    const OnExperts& on_experts) {
-  norm(layer.feed_forward_norm, weights.feed_forward_norm, rows);
+  const ops::RmsNormParams norm = norm_of(layer.feed_forward_norm, weights.feed_forward_norm, rows);
   if (const auto* dense = std::get_if<DenseFeedForward>(&layer.feed_forward)) {
     float* output = layer.post_feed_forward_norm ? floats(output_) : floats(residual_);
-    run_dense(*dense, std::get<DenseWeights>(weights.feed_forward), rows, output, !layer.post_feed_forward_norm);
+    run_dense(*dense, std::get<DenseWeights>(weights.feed_forward), norm, output, !layer.post_feed_forward_norm);
     if (layer.post_feed_forward_norm) {
       add_post_norm(*layer.post_feed_forward_norm, weights.post_feed_forward_norm, rows);
     }
     return;
   }
   TF_ASSERT(!layer.post_feed_forward_norm);
-  run_moe(std::get<MoeFeedForward>(layer.feed_forward), std::get<MoeWeights>(weights.feed_forward), rows, on_experts);
+  run_moe(std::get<MoeFeedForward>(layer.feed_forward), std::get<MoeWeights>(weights.feed_forward), norm, on_experts);
 }
 
 void LayerRunner::finish(const LayerDescription& layer, const LayerWeights& weights, const LayerCache& cache,
@@ -247,9 +273,9 @@ void LayerRunner::run(const LayerDescription& layer, const LayerWeights& weights
     finish(layer, weights, cache, rows, on_experts);
     return;
   }
-  norm(layer.input_norm, weights.input_norm, rows.rows);
+  const ops::RmsNormParams norm = norm_of(layer.input_norm, weights.input_norm, rows.rows);
   float* output = layer.post_mixer_norm ? floats(output_) : floats(residual_);
-  run_gated_delta(*delta, std::get<GatedDeltaWeights>(weights.mixer), cache, rows, output, !layer.post_mixer_norm);
+  run_gated_delta(*delta, std::get<GatedDeltaWeights>(weights.mixer), cache, rows, norm, output, !layer.post_mixer_norm);
   if (layer.post_mixer_norm) add_post_norm(*layer.post_mixer_norm, weights.post_mixer_norm, rows.rows);
   run_feed_forward(layer, weights, rows.rows, on_experts);
 }

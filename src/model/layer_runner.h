@@ -54,6 +54,8 @@ class LayerRunner {
               const LayerRows& rows, const OnExperts& on_experts = {});
 
   void run_linear(const ops::Linear& weight, const ops::Activation* x, std::int64_t rows, float* y, bool accumulate);
+  /// The same of the normed residual stream, y = weight · norm. `keeps_norm`: others read normed() afterwards.
+  void run_normed_linear(const ops::RmsNormParams& norm, const ops::Linear& weight, float* y, bool keeps_norm = false);
 
   // The workspace, rows_max rows of each.
   float* residual() { return floats(residual_); }             // [rows, hidden]
@@ -69,15 +71,17 @@ class LayerRunner {
   void run_attention(const AttentionMixer& mixer, const AttentionWeights& weights, const LayerCache& cache,
                      const LayerRows& rows, float* output, bool accumulate);
   void run_gated_delta(const GatedDeltaMixer& mixer, const GatedDeltaWeights& weights, const LayerCache& cache,
-                       const LayerRows& rows, float* output, bool accumulate);
+                       const LayerRows& rows, const ops::RmsNormParams& norm, float* output, bool accumulate);
   void run_feed_forward(const LayerDescription& layer, const LayerWeights& weights, std::int64_t rows,
                         const OnExperts& on_experts);
-  void run_gate_up(const ops::Linear& weight, std::int64_t rows, std::int64_t width, ops::ActivationKind kind);
-  void run_dense(const DenseFeedForward& feed_forward, const DenseWeights& weights, std::int64_t rows, float* output,
-                 bool accumulate);
-  void run_moe(const MoeFeedForward& feed_forward, const MoeWeights& weights, std::int64_t rows,
+  void run_gate_up(const ops::Linear& weight, std::int64_t rows, std::int64_t width, ops::ActivationKind kind,
+                   const ops::RmsNormParams* norm);
+  void run_dense(const DenseFeedForward& feed_forward, const DenseWeights& weights, const ops::RmsNormParams& norm,
+                 float* output, bool accumulate);
+  void run_moe(const MoeFeedForward& feed_forward, const MoeWeights& weights, const ops::RmsNormParams& norm,
                const OnExperts& on_experts);
-  void norm(const NormDescription& description, const float* weight, std::int64_t rows);
+  /// Of the residual stream, into normed().
+  ops::RmsNormParams norm_of(const NormDescription& description, const float* weight, std::int64_t rows);
   void add_post_norm(const NormDescription& description, const float* weight, std::int64_t rows);
 
   static float* floats(const std::unique_ptr<ops::Buffer>& buffer) { return static_cast<float*>(buffer->data()); }

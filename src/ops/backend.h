@@ -108,6 +108,9 @@ class Backend {
   virtual void embed(const EmbedParams& params) = 0;
   /// False: not available for this layer and row count; nothing was done.
   virtual bool gated_linear(const GatedLinearParams&) { return false; }
+  /// Whether this layer may be given the norm that makes its input instead of that input (LinearParams::norm): then
+  /// rms_norm() need not run before it. A matter of speed alone; the bits are the same.
+  virtual bool norms_inputs(const Linear&, const RmsNormParams&) { return false; }
 
   // --- norm.h
   virtual void rms_norm(const RmsNormParams& params) = 0;

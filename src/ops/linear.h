@@ -19,6 +19,8 @@
 
 namespace tensorfold::ops {
 
+struct RmsNormParams;
+
 /// A linear layer in the backend's own packed layout. Packed weights take at most 1.05 times the file's bytes, whatever
 /// the format; blocks that the format shares (scales, mins) stay shared.
 class Linear {
@@ -56,6 +58,10 @@ struct LinearParams {
   std::int64_t y_stride = 0;        // >= N
   bool accumulate = false;          // y += instead of y =
   const std::int32_t* row_index = nullptr;  // optional host array: row r of the call reads x row row_index[r]
+  /// Optional, where Backend::norms_inputs() allows it: x, which is norm->out, isn't there yet; the layer computes what it
+  /// reads of it. Whole in memory it is afterwards with keeps_norm alone. Without row_index.
+  const RmsNormParams* norm = nullptr;
+  bool keeps_norm = false;
 };
 
 /// out = to_bf16(act(gate) · up) straight from a layer of paired halves: linear() and gated_activation() (elementwise.h) in
@@ -66,6 +72,7 @@ struct GatedLinearParams {
   std::int64_t rows = 0;
   ActivationKind kind = ActivationKind::kSilu;
   Activation* out = nullptr;       // [rows, width]
+  const RmsNormParams* norm = nullptr;  // as in LinearParams; not kept
 };
 
 /// out[r] = to_bf16(decoded table row tokens[r]) · scale, fp32 (rounding none: without to_bf16). For the CPU and CUDA

@@ -48,6 +48,9 @@ class SyncedBackend final : public ops::Backend {
     synchronise();
     return ran;
   }
+  bool norms_inputs(const ops::Linear& weight, const ops::RmsNormParams& norm) override {
+    return backend_->norms_inputs(weight, norm);
+  }
   void rms_norm(const ops::RmsNormParams& params) override { backend_->rms_norm(params), synchronise(); }
   void rms_norm_add(const ops::RmsNormAddParams& params) override { backend_->rms_norm_add(params), synchronise(); }
   std::size_t kv_page_bytes(const ops::KvGeometry& geometry) const override { return backend_->kv_page_bytes(geometry); }

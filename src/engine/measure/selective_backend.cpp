@@ -101,7 +101,7 @@ std::unique_ptr<ops::Linear> SelectiveBackend::load_linear(const ops::LinearSour
 }
 
 void SelectiveBackend::linear(const ops::LinearParams& params) {
-  const std::string operation = label(*params.weight);
+  const std::string operation = label(*params.weight) + (params.norm != nullptr ? ", norm first" : "");
   if (!runs(operation)) return;
   count(operation, [&] {
     const double written = as_double(params.weight->rows()) * kFloatBytes * (params.accumulate ? 2.0 : 1.0);
@@ -113,7 +113,7 @@ void SelectiveBackend::linear(const ops::LinearParams& params) {
 
 // Where the backend has it, the two operations that stand for it elsewhere are never asked for, whoever is selected.
 bool SelectiveBackend::gated_linear(const ops::GatedLinearParams& params) {
-  const std::string operation = label(*params.weight) + ", gated";
+  const std::string operation = label(*params.weight) + (params.norm != nullptr ? ", norm first, gated" : ", gated");
   const std::pair key(params.weight, params.rows);
   if (!runs(operation)) return gated_.count(key) > 0;
   if (!inner_->gated_linear(params)) return false;

@@ -62,6 +62,9 @@ class SelectiveBackend final : public ops::Backend {
   void linear(const ops::LinearParams& params) override;
   void embed(const ops::EmbedParams& params) override;
   bool gated_linear(const ops::GatedLinearParams& params) override;
+  bool norms_inputs(const ops::Linear& weight, const ops::RmsNormParams& norm) override {
+    return inner_->norms_inputs(weight, norm);
+  }
   void rms_norm(const ops::RmsNormParams& params) override;
   void rms_norm_add(const ops::RmsNormAddParams& params) override;
   std::size_t kv_page_bytes(const ops::KvGeometry& geometry) const override { return inner_->kv_page_bytes(geometry); }

@@ -354,7 +354,10 @@ class CudaBackend final : public Backend {
   void linear(const LinearParams& params) override { cuda::linear(context(), params); }
   void embed(const EmbedParams& params) override { cuda::embed(context(), params); }
   bool gated_linear(const GatedLinearParams& params) override {
-    return cuda::gated_linear(context(), *params.weight, params.x, params.rows, params.kind, params.out);
+    return cuda::gated_linear(context(), params);
+  }
+  bool norms_inputs(const Linear& weight, const RmsNormParams& norm) override {
+    return cuda::norms_inputs(context(), weight, norm);
   }
   void rms_norm(const RmsNormParams& params) override { cuda::rms_norm(context(), params); }
   void rms_norm_add(const RmsNormAddParams& params) override { cuda::rms_norm_add(context(), params); }

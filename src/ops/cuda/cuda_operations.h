@@ -21,6 +21,7 @@ std::unique_ptr<Linear> load_linear(CudaContext& context, const LinearSource& so
 /// Threads and staging memory of loads: while it is held, the next load finds them.
 std::shared_ptr<void> weight_loader();
 void linear(CudaContext& context, const LinearParams& params);
+bool norms_inputs(const CudaContext& context, const Linear& weight, const RmsNormParams& norm);
 void embed(CudaContext& context, const EmbedParams& params);
 // moe/
 void moe(CudaContext& context, const MoeParams& params);

@@ -1,6 +1,5 @@
-// Root-mean-square norms: one block a row, whose size depends on the row's width alone, so that the sum of squares has one shape
-// whatever the batch. Thread t adds elements 4·(t + j·threads) .. + 3 for ascending j by fma; lanes of a warp fold by
-// butterfly 16, 8, 4, 2, 1; warps are added in ascending order.
+// Root-mean-square norms as launches of their own: one block a row, whose threads are those that the sum of squares is shaped
+// for (norm_row.cuh), so that it has one shape whatever the batch.
 #include <algorithm>
 
 #include "base/assert.h"
@@ -8,18 +7,12 @@
 #include "ops/cuda/aligned.cuh"
 #include "ops/cuda/cuda_operations.h"
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/norm_row.cuh"
 
 namespace tensorfold::ops::cuda {
 namespace {
 
-constexpr int kThreadsMax = 1024;
 constexpr int kHeldMax = 4;  // groups of four elements that a thread keeps in registers
-
-int threads_of(std::int64_t width) {
-  if (width <= 1024) return 128;
-  if (width <= 3072) return 256;
-  return width <= 8192 ? 512 : kThreadsMax;
-}
 
 struct NormKernelParams {
   const float* x;
@@ -42,8 +35,7 @@ __device__ __forceinline__ float4 load_group(const float* row, int group, int wi
 }
 
 __device__ __forceinline__ float block_sum(float sum, float* warps) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, offset));
+  sum = fold_warp(sum);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
   __syncthreads();
   float total = warps[0];
@@ -107,29 +99,18 @@ __device__ __forceinline__ void norm_row(const NormKernelParams& p, int row, con
     }
   }
   float sum = 0.0f;
-  const auto add = [&sum](const float4& v) {
-    sum = __fmaf_rn(v.x, v.x, sum);
-    sum = __fmaf_rn(v.y, v.y, sum);
-    sum = __fmaf_rn(v.z, v.z, sum);
-    sum = __fmaf_rn(v.w, v.w, sum);
-  };
 #pragma unroll
   for (int j = 0; j < kHeldMax; ++j) {
-    if (thread + j * threads < groups) add(held[j]);
+    if (thread + j * threads < groups) sum = add_squares(held[j], sum);
   }
   for (int group = thread + kHeldMax * threads; group < groups; group += threads) {
-    add(load_group(x, group, p.width, p.vectors));
+    sum = add_squares(load_group(x, group, p.width, p.vectors), sum);
   }
-  const float inverse = inverse_root(__fmaf_rn(block_sum(sum, warps), p.inverse_width, p.epsilon));
+  const float factor = norm_factor(block_sum(sum, warps), p.inverse_width, p.epsilon);
   const auto finish = [&](int group, const float4& v, const float4& w, const float4& added) {
-    float y[4] = {__fmul_rn(v.x, inverse), __fmul_rn(v.y, inverse), __fmul_rn(v.z, inverse), __fmul_rn(v.w, inverse)};
-    if (p.weight != nullptr) {
-      y[0] = __fmul_rn(y[0], w.x);
-      y[1] = __fmul_rn(y[1], w.y);
-      y[2] = __fmul_rn(y[2], w.z);
-      y[3] = __fmul_rn(y[3], w.w);
-    }
-    store_group<kAdds>(p, row, group, y, added);
+    float4 y = normed(v, factor);
+    if (p.weight != nullptr) y = weighted(y, w);
+    store_group<kAdds>(p, row, group, {y.x, y.y, y.z, y.w}, added);
   };
 #pragma unroll
   for (int j = 0; j < kHeldMax; ++j) {
@@ -142,8 +123,8 @@ __device__ __forceinline__ void norm_row(const NormKernelParams& p, int row, con
 }
 
 template <bool kAdds>
-__global__ void __launch_bounds__(kThreadsMax) norm_rows(const NormKernelParams p) {
-  __shared__ float warps[2][kThreadsMax / 32];
+__global__ void __launch_bounds__(kNormThreadsMax) norm_rows(const NormKernelParams p) {
+  __shared__ float warps[2][kNormThreadsMax / 32];
   allow_next();
   const int groups = (p.width + 3) / 4, threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   float4 weight[kHeldMax];
@@ -171,8 +152,8 @@ void run(CudaContext& context, std::int64_t rows, NormKernelParams& kernel) {
   kernel.inverse_width = 1.0f / static_cast<float>(kernel.width);
   LaunchShape shape;
   // With many rows a block takes several, and reads the weights once.
-  const int threads = threads_of(kernel.width);
-  shape.grid = static_cast<unsigned>(std::min<std::int64_t>(rows, context.facts().sm_count * (kThreadsMax / threads)));
+  const int threads = norm_threads(kernel.width);
+  shape.grid = static_cast<unsigned>(std::min<std::int64_t>(rows, context.facts().sm_count * (kNormThreadsMax / threads)));
   shape.block = static_cast<unsigned>(threads);
   launch(context, "a norm", kernel.residual != nullptr ? norm_rows<true> : norm_rows<false>, shape, kernel);
 }

@@ -11,6 +11,8 @@ namespace {
 
 constexpr int kReservedBytes = 1024;  // of shared memory, a CTA
 constexpr std::int64_t kSmallLayerBytes = 4 << 20;
+// Of normed rows in fp32, which every CTA reads whole: beyond, that takes longer than a launch.
+constexpr std::int64_t kNormedBytesMax = 32 << 10;
 
 int divide_up(int a, int b) {
   return (a + b - 1) / b;
@@ -25,37 +27,47 @@ int cluster_count(const DeviceFacts& facts, int cluster) {
   return cluster == 4 ? facts.sm_count * 10 / 44 : facts.sm_count / cluster;
 }
 
+/// Behind everything else; `share`: columns of a CTA. Returns where it ends.
+std::uint32_t lay_out_norm(const PackedPart& part, int rows, int share, std::uint32_t at, NormedInput& norm) {
+  norm.rows_at = (at + 15) / 16 * 16;
+  norm.weight_at = norm.rows_at + normed_rows_bytes(rows, part.columns);
+  norm.sums_at = norm.weight_at + normed_weight_bytes(share);
+  return norm.sums_at + normed_sums_bytes(rows);
+}
+
 /// Lays out a launch by `plan`; the bytes of shared memory that it takes.
 template <typename Build>
-std::size_t lay_out(const PackedPart& part, const DecodePlan& plan, int rows, DecodeArguments& arguments) {
+std::size_t lay_out(const PackedPart& part, const DecodePlan& plan, const LinearCall& call, DecodeArguments& arguments) {
   const int slot_warps = divide_up(part.segments, plan.cluster), owned_slots = divide_up(plan.slots, plan.cluster);
   arguments.cluster_shift = std::countr_zero(static_cast<unsigned>(plan.cluster));
   arguments.buffers = plan.buffers;
   arguments.clusters = cut(part.tiles, plan.clusters);
   for (int more = 0; more < 2; ++more) arguments.slots[more] = cut(arguments.clusters.each + more, plan.slots);
-  const int input = slot_warps * part.segment_blocks * kBlockColumns * 2 * rows;
+  const int share = slot_warps * part.segment_blocks * kBlockColumns;
+  const int input = share * 2 * call.rows;
   const int sums = owned_slots * plan.buffers * Build::kSumsBytes;
   const int rings = plan.slots * slot_warps * Build::kStages * Build::kTilesAtOnce * part.block_bytes;
   arguments.sums_at = static_cast<std::uint32_t>(divide_up(input, 128) * 128);
   arguments.rings_at = arguments.sums_at + static_cast<std::uint32_t>(sums);
   arguments.barriers_at = arguments.rings_at + static_cast<std::uint32_t>(rings);
-  return arguments.barriers_at + static_cast<std::size_t>(8 * (owned_slots + plan.slots) * plan.buffers);
+  const std::uint32_t end = arguments.barriers_at + static_cast<std::uint32_t>(8 * (owned_slots + plan.slots) * plan.buffers);
+  return call.norm == nullptr ? end : lay_out_norm(part, call.rows, share, end, arguments.norm);
 }
 
 template <typename Build>
-bool sound(const DeviceFacts& facts, const PackedPart& part, const DecodePlan& plan, int rows) {
+bool sound(const DeviceFacts& facts, const PackedPart& part, const DecodePlan& plan, const LinearCall& call) {
   const int slot_warps = divide_up(part.segments, plan.cluster);
   if (plan.slots < 1 || plan.slots * slot_warps > Build::kWarpsMax) return false;
   if ((plan.cluster - 1) * slot_warps >= part.segments) return false;  // a CTA without a segment
   DecodeArguments arguments;
   const int all = facts.shared_bytes_max + kReservedBytes;
-  return lay_out<Build>(part, plan, rows, arguments) <= static_cast<std::size_t>(all / Build::kCtas - kReservedBytes);
+  return lay_out<Build>(part, plan, call, arguments) <= static_cast<std::size_t>(all / Build::kCtas - kReservedBytes);
 }
 
 /// Fills what `plan` leaves open; false: it doesn't fit. Measured on an H200 (cuda_linear sweep): pairs of CTAs, and as many
 /// slots as have a full turn's tiles each. More would issue more instructions for the same tiles.
 template <typename Build>
-bool choose(const DeviceFacts& facts, const PackedPart& part, int rows, DecodePlan& plan) {
+bool choose(const DeviceFacts& facts, const PackedPart& part, const LinearCall& call, DecodePlan& plan) {
   constexpr int kPairFirst[] = {2, 1, 4}, kOneFirst[] = {1, 2, 4};  // with one block a segment a pair has nothing to share
   for (const int cluster : part.segment_blocks > 1 ? kPairFirst : kOneFirst) {
     if (plan.cluster != 0 && plan.cluster != cluster) continue;
@@ -71,10 +83,10 @@ bool choose(const DeviceFacts& facts, const PackedPart& part, int rows, DecodePl
     for (int slots = plan.slots != 0 ? plan.slots : slots_most; slots >= 1; --slots) {
       candidate.slots = slots;
       candidate.buffers = plan.buffers != 0 ? plan.buffers : 2;
-      bool fits = sound<Build>(facts, part, candidate, rows);
+      bool fits = sound<Build>(facts, part, candidate, call);
       if (!fits && plan.buffers == 0) {
         candidate.buffers = 1;
-        fits = sound<Build>(facts, part, candidate, rows);
+        fits = sound<Build>(facts, part, candidate, call);
       }
       if (fits) {
         plan = candidate;
@@ -86,17 +98,28 @@ bool choose(const DeviceFacts& facts, const PackedPart& part, int rows, DecodePl
   return false;
 }
 
+void set_norm(const RmsNormParams& from, bool keeps, NormedInput& norm) {
+  norm.x = from.x;
+  norm.weight = from.weight;
+  norm.kept = keeps ? reinterpret_cast<__nv_bfloat16*>(from.out) : nullptr;
+  norm.x_stride = from.x_stride;
+  norm.epsilon = from.epsilon;
+  norm.inverse_width = 1.0f / static_cast<float>(from.width);
+  norm.threads = norm_threads(from.width);
+}
+
 template <typename F, typename Build>
 bool run(CudaContext& context, const PackedPart& part, const LinearCall& call, DecodePlan plan) {
-  if (!choose<Build>(context.facts(), part, call.rows, plan)) return false;
+  if (!choose<Build>(context.facts(), part, call, plan)) return false;
   DecodeArguments arguments{};
   arguments.part = part;
   arguments.x = static_cast<const __nv_bfloat16*>(call.x);
   arguments.row_index = call.row_index;
   arguments.runs_aligned = part.columns % 8 == 0 && is_aligned(call.x, 16);
   arguments.out = linear_output(call);
+  if (call.norm != nullptr) set_norm(*call.norm, call.keeps_norm, arguments.norm);
   LaunchShape shape;
-  shape.shared_bytes = lay_out<Build>(part, plan, call.rows, arguments);
+  shape.shared_bytes = lay_out<Build>(part, plan, call, arguments);
   // Where a CTA has a multiprocessor to itself, the next layer's must not move in: two of those would then meet on one.
   if (Build::kCtas == 1 && part.expert_bytes > kSmallLayerBytes) {
     const auto half = static_cast<std::size_t>(context.facts().shared_bytes_max / 2 + kReservedBytes);
@@ -140,6 +163,15 @@ bool run_format(CudaContext& context, const PackedPart& part, const LinearCall& 
 }
 
 }  // namespace
+
+bool decode_norms_inputs(const CudaContext& context, const RmsNormParams& norm) {
+  const bool plain = norm.weight != nullptr && norm.out != nullptr && norm.out_float == nullptr && norm.row_index == nullptr &&
+                     (norm.out_stride == 0 || norm.out_stride == norm.width);
+  const bool aligned = norm.width % 4 == 0 && norm.x_stride % 4 == 0 && is_aligned(norm.x, 16) && is_aligned(norm.weight, 16) &&
+                       is_aligned(norm.out, 8);
+  return context.facts().hopper && plain && aligned && norm.rows <= kDecodeRowsMax &&
+         norm.rows * norm.width * static_cast<std::int64_t>(sizeof(float)) <= kNormedBytesMax;
+}
 
 bool decode_linear(CudaContext& context, const PackedPart& part, const LinearCall& call, const DecodePlan& wanted) {
   if (!context.facts().hopper || call.rows > kDecodeRowsMax) return false;

@@ -7,12 +7,15 @@
 //             so that fragments of x are read once for all of them and their accumulators hide each other's latency.
 //   weights   come through a ring of the warp's own, block after block, by cp.async: whoever reads a word is in the warp that
 //             copied it, so no barrier of the CTA is in the way. The ring is filled before wait_for_previous().
-//   sums      of a tile's segments go to the CTA that owns the slot (st.async, counted at its barrier), whose warps add them in
-//             the layer's order and store. Meanwhile all warps are at the next tiles.
+//   sums      of a tile's segments go to the CTA that owns the slot (st.async, counted at its barrier; a CTA alone stores them
+//             and its warps arrive), whose warps add them in the layer's order and store. Meanwhile all warps are at the next
+//             tiles.
 //
 // A barrier pair a slot and hand-over buffer: `full` (in the owner) completes when all segments' bytes are there; `empty` (in
 // every CTA) when the owner's warps have read the buffer. Nobody arrives at an `empty` that isn't waited for, because the CTA
 // may have gone; the owner waits for every `full`, so nothing is sent to a CTA that has gone.
+//
+// x may be a norm that the CTA runs itself (normed_input.cuh).
 //
 // What precedes the first product is latency that every layer of a chain pays: places are computed without a division, copies
 // of weights are the first thing to start.
@@ -22,6 +25,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear/dequantise.cuh"
 #include "ops/cuda/linear/mma.cuh"
+#include "ops/cuda/linear/normed_input.cuh"
 
 namespace tensorfold::ops::cuda {
 
@@ -39,6 +43,7 @@ struct DecodeArguments {
   PackedPart part;
   const __nv_bfloat16* x;
   IdsRef row_index;
+  NormedInput norm;            // instead of x and row_index, where it has rows
   std::int32_t runs_aligned;   // eight columns of x can be copied at once
   LinearOutput out;
   std::int32_t cluster_shift;  // CTAs of a cluster, as a power of two
@@ -149,13 +154,6 @@ class WeightRing {
   const std::uint8_t* next_;
 };
 
-/// Where x lies in shared memory: [64 columns][row][128 bytes], 16-byte chunk c of row m at c ^ (m & 7).
-struct InputTile {
-  std::uint32_t address;
-  std::int32_t rows;
-  std::int32_t first_column, columns;  // of K, that this CTA holds; columns is a multiple of 128
-};
-
 __device__ __forceinline__ void stage_input(const DecodeArguments& a, const InputTile& tile) {
   const int chunks = tile.columns / 8;
   const int thread = threadIdx.x + 32 * (threadIdx.y + blockDim.y * threadIdx.z), threads = 32 * blockDim.y * blockDim.z;
@@ -163,7 +161,7 @@ __device__ __forceinline__ void stage_input(const DecodeArguments& a, const Inpu
     const std::int64_t row = a.row_index.header != nullptr ? pass_ids(a.row_index)[m] : m;
     const __nv_bfloat16* from = a.x + row * a.part.columns;
     for (int chunk = thread; chunk < chunks; chunk += threads) {
-      const std::uint32_t to = tile.address + ((chunk >> 3) * tile.rows + m) * 128 + (((chunk & 7) ^ (m & 7)) << 4);
+      const std::uint32_t to = tile.chunk_address(chunk, m);
       const int column = tile.first_column + 8 * chunk;
       if (a.runs_aligned) {
         copy_16_padded(to, column < a.part.columns ? from + column : from, column < a.part.columns ? 16 : 0);
@@ -251,11 +249,12 @@ __device__ __forceinline__ WarpPlace find_place(const DecodeArguments& a, std::u
   return place;
 }
 
-/// By the CTA's first warp.
+/// By the CTA's first warp. A cluster's sums are counted in bytes, which the owner expects; a CTA alone has its warps arrive.
 __device__ __forceinline__ void init_barriers(const DecodeArguments& a, std::uint32_t shared) {
+  const int full_arrivals = a.cluster_shift > 0 ? 1 : a.part.segments;
   const int full = ((blockDim.z + (1 << a.cluster_shift) - 1) >> a.cluster_shift) * a.buffers;
   const int all = full + blockDim.z * a.buffers;
-  for (int i = threadIdx.x; i < all; i += 32) barrier_init(shared + a.barriers_at + 8 * i, i < full ? 1 : blockDim.y);
+  for (int i = threadIdx.x; i < all; i += 32) barrier_init(shared + a.barriers_at + 8 * i, i < full ? full_arrivals : blockDim.y);
   publish_barriers_to_cluster();
 }
 
@@ -300,7 +299,56 @@ __device__ __forceinline__ void add_segments(const DecodeArguments& a, const War
   }
   if (turn + a.buffers >= turns) return;
   __syncwarp();
-  if (lane < 1 << a.cluster_shift) barrier_arrive_relaxed(cluster_address(place.empty + 8 * buffer, lane));
+  if (a.cluster_shift == 0) {
+    if (lane == 0) barrier_arrive_relaxed_here(place.empty + 8 * buffer);
+  } else if (lane < 1 << a.cluster_shift) {
+    barrier_arrive_relaxed(cluster_address(place.empty + 8 * buffer, lane));
+  }
+}
+
+/// Where the warp's sums go in the slot's owner: the lane's 16 bytes in the first buffer, and its barrier. Addresses of the
+/// cluster's, where there is one.
+struct HandOver {
+  std::uint32_t sums, full;
+  __device__ __forceinline__ HandOver(const DecodeArguments& a, const WarpPlace& place, int segment_bytes)
+      : sums(place.sums + place.segment * segment_bytes + threadIdx.x * 16), full(place.full) {
+    if (a.cluster_shift == 0) return;
+    const std::uint32_t owner = threadIdx.z & ((1 << a.cluster_shift) - 1);
+    sums = cluster_address(sums, owner);
+    full = cluster_address(full, owner);
+  }
+};
+
+/// Hands a turn's sums over to the slot's owner.
+template <typename Build>
+__device__ __forceinline__ void hand_over(const DecodeArguments& a, const WarpPlace& place, const HandOver& there, int turn, int tiles,
+                                          const float (&sums)[Build::kTilesAtOnce][Build::kTokenTiles][4]) {
+  constexpr int kTokenTiles = Build::kTokenTiles, kTiles = Build::kTilesAtOnce;
+  const int lane = threadIdx.x, buffer = turn & (a.buffers - 1);
+  if (turn >= a.buffers) barrier_wait(place.empty + 8 * buffer, ((turn >> (a.buffers - 1)) - 1) & 1);
+  const std::uint32_t to = there.sums + buffer * Build::kSumsBytes, full = there.full + 8 * buffer;
+  if (a.cluster_shift == 0) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      if (t >= tiles) break;
+#pragma unroll
+      for (int i = 0; i < kTokenTiles; ++i) store_shared_16(to + (t * kSegmentsMax * kTokenTiles + i) * kPieceBytes, sums[t][i]);
+    }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(full);
+    return;
+  }
+  if (place.owner && threadIdx.y == 0 && lane == 0) {
+    barrier_expect(place.full + 8 * buffer, tiles * kTokenTiles * a.part.segments * kPieceBytes);
+  }
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    if (t >= tiles) break;
+#pragma unroll
+    for (int i = 0; i < kTokenTiles; ++i) {
+      send_16(to + (t * kSegmentsMax * kTokenTiles + i) * kPieceBytes, full, sums[t][i]);
+    }
+  }
 }
 
 /// The lane's addresses in x for ldmatrix, whose matrices are (k 0..7, k 8..15) of two steps; tokens beyond the call read row
@@ -364,7 +412,7 @@ template <typename F, typename Build>
 __device__ __forceinline__ void decode_layer(const DecodeArguments& a) {
   extern __shared__ __align__(1024) std::uint8_t shared_memory[];
   constexpr int kTokenTiles = Build::kTokenTiles, kTiles = Build::kTilesAtOnce;
-  const int lane = threadIdx.x, warp = threadIdx.y + blockDim.y * threadIdx.z;
+  const int warp = threadIdx.y + blockDim.y * threadIdx.z;
   const std::uint32_t shared = shared_address(shared_memory);
   const WarpPlace place = find_place<Build>(a, shared);
   const int ring_bytes = Build::kStages * kTiles * block_bytes<F>(a.part);
@@ -376,24 +424,28 @@ __device__ __forceinline__ void decode_layer(const DecodeArguments& a) {
     cluster_arrive_relaxed();
   }
   allow_next();
-  wait_for_previous();
-
   const int cta_columns = blockDim.y * a.part.segment_blocks * kBlockColumns;
   InputTile tile;
   tile.address = shared;
   tile.rows = a.out.rows;
   tile.first_column = place.rank * cta_columns;
   tile.columns = min(cta_columns, a.part.k_blocks * kBlockColumns - tile.first_column);
-  stage_input(a, tile);
-  commit_copies();
-  wait_copies<0>();
+  if (a.norm.x != nullptr) {
+    copy_norm_weights(a.norm, shared, a.part.columns, tile.first_column, tile.first_column + tile.columns);
+    wait_for_previous();
+    const bool keeps = a.norm.kept != nullptr && blockIdx.x >> a.cluster_shift == 0;
+    stage_normed(a.norm, shared, tile, a.part.columns, keeps);
+  } else {
+    wait_for_previous();
+    stage_input(a, tile);
+    commit_copies();
+    wait_copies<0>();
+  }
   __syncthreads();
   if (a.cluster_shift > 0) cluster_wait_acquire();
 
   const InputAddresses<kTokenTiles> x(shared + threadIdx.y * a.part.segment_blocks * 256 * tile.rows, tile.rows);
-  const std::uint32_t owner = threadIdx.z & ((1 << a.cluster_shift) - 1);
-  const std::uint32_t send_to = cluster_address(place.sums + place.segment * kTokenTiles * kPieceBytes + lane * 16, owner);
-  const std::uint32_t send_barrier = cluster_address(place.full, owner);
+  const HandOver there(a, place, kTokenTiles * kPieceBytes);
   const int turns = (place.tiles + kTiles - 1) / kTiles;
 #pragma unroll 1
   for (int turn = 0; turn < turns; ++turn) {
@@ -407,21 +459,7 @@ __device__ __forceinline__ void decode_layer(const DecodeArguments& a) {
       multiply_segment<F, 1>(a.part, place.blocks, ring, x, sums);
     }
     if (turn > 0) add_segments<Build>(a, place, turn - 1, turns);
-    if (place.blocks == 0) continue;
-    const int buffer = turn & (a.buffers - 1);
-    if (turn >= a.buffers) barrier_wait(place.empty + 8 * buffer, ((turn >> (a.buffers - 1)) - 1) & 1);
-    if (place.owner && threadIdx.y == 0 && lane == 0) {
-      barrier_expect(place.full + 8 * buffer, tiles * kTokenTiles * a.part.segments * kPieceBytes);
-    }
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      if (t >= tiles) break;
-#pragma unroll
-      for (int i = 0; i < kTokenTiles; ++i) {
-        send_16(send_to + buffer * Build::kSumsBytes + (t * kSegmentsMax * kTokenTiles + i) * kPieceBytes,
-                send_barrier + 8 * buffer, sums[t][i]);
-      }
-    }
+    if (place.blocks > 0) hand_over<Build>(a, place, there, turn, tiles, sums);
   }
   if (turns > 0) add_segments<Build>(a, place, turns - 1, turns);
 }

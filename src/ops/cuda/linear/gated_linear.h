@@ -11,7 +11,6 @@ namespace tensorfold::ops::cuda {
 
 /// out = bf16(act(gate) · up), [rows, N / 2], with gate|up = weight · x: the bits of linear() and gated_activation(). False,
 /// and nothing queued: the layer isn't stored in pairs, or so many rows are better served by the two operations.
-bool gated_linear(CudaContext& context, const Linear& weight, const Activation* x, std::int64_t rows, ActivationKind kind,
-                  Activation* out);
+bool gated_linear(CudaContext& context, const GatedLinearParams& params);
 
 }  // namespace tensorfold::ops::cuda

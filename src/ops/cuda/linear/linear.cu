@@ -13,11 +13,22 @@ constexpr std::int32_t kFewRows = 8;  // of a token tile of the portable kernel,
 
 void linear_part(CudaContext& context, const PackedPart& part, const LinearCall& call) {
   if (decode_linear(context, part, call)) return;
+  if (call.norm != nullptr) {
+    // It didn't fit with its norm: x has to be there. Parts that follow may norm it again, to the same bits.
+    rms_norm(context, *call.norm);
+    LinearCall plain = call;
+    plain.norm = nullptr;
+    return linear_part(context, part, plain);
+  }
   if (call.rows > kFewRows && wide_linear(context, part, call)) return;
   portable_linear(context, part, call);
 }
 
 }  // namespace
+
+bool norms_inputs(const CudaContext& context, const Linear& weight, const RmsNormParams& norm) {
+  return weight.experts() == 1 && weight.columns() == norm.width && decode_norms_inputs(context, norm);
+}
 
 void linear(CudaContext& context, const LinearParams& params) {
   if (params.rows == 0) return;
@@ -31,20 +42,25 @@ void linear(CudaContext& context, const LinearParams& params) {
   call.y = params.y;
   call.y_stride = params.y_stride;
   call.accumulate = params.accumulate;
-  for (const PackedPart& part : weight.parts()) linear_part(context, part, call);
+  TF_ASSERT(params.norm == nullptr || (params.norm->rows == params.rows && params.row_index == nullptr));
+  call.norm = params.norm;
+  for (const PackedPart& part : weight.parts()) {
+    call.keeps_norm = params.keeps_norm && &part == &weight.parts().back();
+    linear_part(context, part, call);
+  }
 }
 
-bool gated_linear(CudaContext& context, const Linear& weight, const Activation* x, std::int64_t rows, ActivationKind kind,
-                  Activation* out) {
-  const CudaLinear& layer = cuda_linear(&weight);
+bool gated_linear(CudaContext& context, const GatedLinearParams& params) {
+  const CudaLinear& layer = cuda_linear(params.weight);
   if (layer.experts() != 1 || layer.parts().size() != 1 || !layer.parts().front().paired_halves) return false;
-  if (rows > kDecodeRowsMax && !context.facts().hopper) return false;
-  if (rows == 0) return true;
+  if (params.rows > kDecodeRowsMax && !context.facts().hopper) return false;
+  if (params.rows == 0) return true;
   LinearCall call;
-  call.x = x;
-  call.rows = static_cast<std::int32_t>(rows);
-  call.gated = out;
-  call.kind = kind;
+  call.x = params.x;
+  call.rows = static_cast<std::int32_t>(params.rows);
+  call.gated = params.out;
+  call.kind = params.kind;
+  call.norm = params.norm;
   linear_part(context, layer.parts().front(), call);
   return true;
 }

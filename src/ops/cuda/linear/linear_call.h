@@ -7,11 +7,15 @@
 #include "ops/cuda/cuda_context.h"
 #include "ops/cuda/linear/packed_linear.h"
 #include "ops/elementwise.h"
+#include "ops/norm.h"
 
 namespace tensorfold::ops::cuda {
 
 struct LinearCall {
   const void* x = nullptr;         // bf16 [.., K]
+  /// Not null: x isn't there yet, it is norm->out; for decode_linear() alone. It is written with keeps_norm.
+  const RmsNormParams* norm = nullptr;
+  bool keeps_norm = false;
   IdsRef row_index;                // without a header: row r reads x row r
   std::int32_t rows = 0;           // at least 1
   float* y = nullptr;              // [rows, N], row stride y_stride
@@ -37,6 +41,9 @@ struct DecodePlan {
   int warps = 0;          // at most, of a CTA
 };
 constexpr std::int32_t kDecodeRowsMax = 16;
+
+/// Whether decode_linear() can run this norm as it reads its input, and gains by it.
+bool decode_norms_inputs(const CudaContext& context, const RmsNormParams& norm);
 
 /// Few rows on Hopper GPUs. False, and nothing queued: not this call, or `wanted` doesn't fit.
 bool decode_linear(CudaContext& context, const PackedPart& part, const LinearCall& call, const DecodePlan& wanted = {});
