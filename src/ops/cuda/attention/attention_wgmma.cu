@@ -14,6 +14,7 @@ KernelChoice choice_of() {
   choice.threads = Shape::kThreads;
   choice.shared_bytes = Shape::kSharedBytes;
   choice.launch_registers = Shape::kLaunchRegisters;
+  choice.folds = !kPrompt;
   return choice;
 }
 
