@@ -176,7 +176,7 @@ bool decode_norms_inputs(const CudaContext& context, const RmsNormParams& norm) 
 bool decode_linear(CudaContext& context, const PackedPart& part, const LinearCall& call, const DecodePlan& wanted) {
   if (!context.facts().hopper || call.rows > kDecodeRowsMax) return false;
   bool done = false;
-  visit_format(part, [&]<typename F>() { done = run_format<F>(context, part, call, wanted); });
+  visit_narrow_format(part, [&]<typename F>() { done = run_format<F>(context, part, call, wanted); });
   return done;
 }
 

@@ -72,14 +72,10 @@ struct DecodeBuild {
 
 namespace decode {
 
-/// Bytes of a block where the format has but one size, so that addresses are constants; else 0.
-template <typename F>
-constexpr int fixed_block_bytes = F::kBits == 16 ? 4096 : F::kScaleSets == 1 ? 1152 : F::kScaleSets == 4 ? 1696 : 0;
-
-/// A run-time size is part of the addresses of copies, hence own_value().
+/// A constant where the format has but one size, so that addresses are, too. A run-time size is part of the addresses of copies, hence own_value().
 template <typename F>
 __device__ __forceinline__ int block_bytes(const PackedPart& part) {
-  return fixed_block_bytes<F> != 0 ? fixed_block_bytes<F> : own_value(part.block_bytes);
+  return fixed_block_bytes<F>() != 0 ? fixed_block_bytes<F>() : own_value(part.block_bytes);
 }
 
 /// The warp's ring: blocks of its segment, tile group after tile group.

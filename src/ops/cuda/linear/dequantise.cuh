@@ -17,8 +17,9 @@
 //                 scale · 2^129 stored, one fma.rn.bf16x2 gives bf16(q·scale + bias), rounded once; otherwise the pair is
 //                 multiplied by 2^127 first (exact). Few of these instructions need the integer pipe, which is the one that
 //                 four-bit weights keep busiest. Scale and bias stay in one register: the fma takes either half of it twice.
-//   other scales  A code, masked where it lies in a word and given an exponent, is 2^(23 - b) + q, b being its lowest bit.
-//                 The subtraction is exact; fma in fp32 and cvt.rn.bf16x2 follow. (q − zero) · scale is
+//   other scales  The same two codes are a pair of fp16 numbers in units of 2^-24 (subnormal), nibbles of the upper half of a byte
+//                 in units of 2^-20, and fp16 becomes fp32 in one instruction that takes either half of a register. With the scale
+//                 times 2^24 (2^20), which is exact, fma in fp32 and cvt.rn.bf16x2 follow. (q − zero) · scale is
 //                 fma(q, scale, −zero·scale): equal, but for the sign of a zero, which no sum that starts at +0 shows.
 #pragma once
 
@@ -45,13 +46,14 @@ enum class WeightArithmetic {
 };
 
 /// What kernels are instantiated for. kScaleSets: scales of a row in half a block, 1 (groups of 64), 2 (of 32 and more) or 4
-/// (of 16). Everything else about a part is read at run time.
-template <int bits, WeightArithmetic arithmetic, int scale_sets, bool small_scales>
+/// (of 16). kKind: how scales are stored, in groups of 32; kNone: that, like everything else about a part, is read at run time.
+template <int bits, WeightArithmetic arithmetic, int scale_sets, bool small_scales, ScaleKind kind = ScaleKind::kNone>
 struct PackedFormat {
   static constexpr int kBits = bits;
   static constexpr WeightArithmetic kArithmetic = arithmetic;
   static constexpr int kScaleSets = scale_sets;
   static constexpr bool kSmallScales = small_scales;
+  static constexpr ScaleKind kKind = kind;
   static constexpr bool kNibbles = bits <= 4;               // a step's codes as one word of nibbles, else two of bytes
   static constexpr int kWordsPerHalf = bits;                // registers of HalfCodes
 };
@@ -100,6 +102,41 @@ void visit_format(const PackedPart& part, Visitor&& visit) {
     default:
       TF_ASSERT(part.bits == 8);
       return visit.template operator()<PackedFormat<8, kFloat, 2, false>>();
+  }
+}
+
+/// The same with GGUF's formats in groups of 32 apart from each other: for kernels that are bound by instructions.
+template <typename Visitor>
+void visit_narrow_format(const PackedPart& part, Visitor&& visit) {
+  using enum WeightArithmetic;
+  using enum ScaleKind;
+  if (part.group_size != 32) return visit_format(part, visit);
+  if (part.scale_kind == kHalfPair && part.bits == 4) return visit.template operator()<PackedFormat<4, kFloat, 2, false, kHalfPair>>();
+  if (part.scale_kind == kHalfPair && part.bits == 5) return visit.template operator()<PackedFormat<5, kFloat, 2, false, kHalfPair>>();
+  if (part.scale_kind == kHalf && part.bits == 4) return visit.template operator()<PackedFormat<4, kFloat, 2, false, kHalf>>();
+  if (part.scale_kind == kHalf && part.bits == 5) return visit.template operator()<PackedFormat<5, kFloat, 2, false, kHalf>>();
+  if (part.scale_kind == kHalf && part.bits == 8) return visit.template operator()<PackedFormat<8, kFloat, 2, false, kHalf>>();
+  if (part.scale_kind == kScaleMin && part.bits == 4) return visit.template operator()<PackedFormat<4, kFloat, 2, false, kScaleMin>>();
+  if (part.scale_kind == kScaleMin && part.bits == 5) return visit.template operator()<PackedFormat<5, kFloat, 2, false, kScaleMin>>();
+  visit_format(part, visit);
+}
+
+/// Bytes of a block where the format has but one size; else 0.
+template <typename F>
+constexpr int fixed_block_bytes() {
+  if (F::kBits == 16) return 4096;
+  if (F::kScaleSets == 1) return 1152;
+  if (F::kScaleSets == 4) return 1696;
+  constexpr int kGroups = kBlockColumns / 32;
+  switch (F::kKind) {
+    case ScaleKind::kHalfPair:
+      return 256 * F::kBits + kGroups * kTileRows * 4;
+    case ScaleKind::kHalf:
+      return 256 * F::kBits + kGroups * kTileRows * 2;
+    case ScaleKind::kScaleMin:
+      return 256 * F::kBits + kGroups * kTileRows * 2 + kTileRows * 4;
+    default:
+      return 0;
   }
 }
 
@@ -182,7 +219,8 @@ __device__ __forceinline__ HalfCodes<F> load_codes(Block block, int half, int la
 
 // --- scales ----------------------------------------------------------------------------------------------------------
 
-/// Scales and biases of the lane's rows g (index 0) and g + 8 (index 1) in half a block.
+/// Scales and biases of the lane's rows g (index 0) and g + 8 (index 1) in half a block. With fp32 arithmetic the scale is in units
+/// of what a row's codes are read as (detail::code_units).
 template <typename F, WeightArithmetic = F::kArithmetic>
 struct HalfScales {};
 
@@ -193,7 +231,7 @@ struct HalfScales<F, WeightArithmetic::kBf16> {
 
 template <typename F>
 struct HalfScales<F, WeightArithmetic::kFloat> {
-  static constexpr bool kWithBias = F::kScaleSets != 4;  // with four sets the bias is −32 · scale
+  static constexpr bool kWithBias = F::kScaleSets != 4;  // with four sets the bias is −32 times the scale
   float scale[F::kScaleSets][2];
   float bias[kWithBias ? F::kScaleSets : 1][2];
 };
@@ -222,14 +260,25 @@ __device__ __forceinline__ float half_to_float(std::uint32_t bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 }
 
-// Byte `index` of `word` as a number: 2^23 + byte has it in its last mantissa bits.
-__device__ __forceinline__ float byte_to_float(std::uint32_t word, int index) {
-  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7540 + index)) - 8388608.0f;
+// The halves of `pair` as fp16 numbers. Small integers there are read as subnormals, in units of 2^-24.
+__device__ __forceinline__ float2 halves_to_floats(std::uint32_t pair) {
+  float2 values;
+  asm("{\n .reg .b16 low, high;\n mov.b32 {low, high}, %2;\n cvt.f32.f16 %0, low;\n cvt.f32.f16 %1, high;\n}"
+      : "=f"(values.x), "=f"(values.y)
+      : "r"(pair));
+  return values;
+}
+constexpr float kIntegerUnits = 0x1p24f;
+
+/// One over the unit that a row's codes come in (code_floats): a power of two, so multiplying by it is exact.
+template <typename F>
+__device__ constexpr float code_units(int row) {
+  return F::kNibbles && row == 1 ? 0x1p20f : kIntegerUnits;
 }
 
 template <typename F>
 __device__ __forceinline__ void set_pair(HalfScales<F>& scales, int set, int row, float scale, float bias) {
-  scales.scale[set][row] = scale;
+  scales.scale[set][row] = scale * code_units<F>(row);
   scales.bias[set][row] = bias;
 }
 
@@ -241,12 +290,13 @@ __device__ __forceinline__ int group_scale_bytes(ScaleKind kind) {
 template <typename F, typename Block>
 __device__ __forceinline__ void load_float_scales(Block block, const PackedPart& part, int half, int g,
                                                   HalfScales<F>& scales) {
-  const ScaleKind kind = part.scale_kind;
+  const ScaleKind kind = F::kKind == ScaleKind::kNone ? part.scale_kind : F::kKind;
+  const int group_shift = F::kKind == ScaleKind::kNone ? part.group_shift : 5;
   const int group_bytes = group_scale_bytes(kind);
-  const int at = 256 * F::kBits + g * ((kBlockColumns >> part.group_shift) * group_bytes);
+  const int at = 256 * F::kBits + g * ((kBlockColumns >> group_shift) * group_bytes);
   int places[2];
 #pragma unroll
-  for (int set = 0; set < 2; ++set) places[set] = at + ((64 * half + 32 * set) >> part.group_shift) * group_bytes;
+  for (int set = 0; set < 2; ++set) places[set] = at + ((64 * half + 32 * set) >> group_shift) * group_bytes;
   if (kind == ScaleKind::kHalfPair) {
 #pragma unroll
     for (int set = 0; set < 2; ++set) {
@@ -256,16 +306,17 @@ __device__ __forceinline__ void load_float_scales(Block block, const PackedPart&
     }
   } else if (kind == ScaleKind::kScaleMin) {
     const uint2 blocks = block.load2(256 * F::kBits + 128 + g * 8);
-    const float d[2] = {half_to_float(blocks.x & 0xffff), half_to_float(blocks.y & 0xffff)};
-    const float d_minimum[2] = {-half_to_float(blocks.x >> 16), -half_to_float(blocks.y >> 16)};
+    const float2 low = halves_to_floats(blocks.x), high = halves_to_floats(blocks.y);  // (d, dmin) of a row each
+    const float d[2] = {low.x * (code_units<F>(0) * kIntegerUnits), high.x * (code_units<F>(1) * kIntegerUnits)};
+    const float d_minimum[2] = {low.y * -kIntegerUnits, high.y * -kIntegerUnits};
 #pragma unroll
     for (int set = 0; set < 2; ++set) {
       const std::uint32_t bytes = block.load1(places[set]);
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        set_pair(scales, set, row, d[row] * byte_to_float(bytes, 2 * row),
-                 d_minimum[row] * byte_to_float(bytes, 2 * row + 1));
-      }
+      const float2 scale = halves_to_floats(bytes & 0x00ff00ffu), minimum = halves_to_floats(bytes >> 8 & 0x00ff00ffu);
+      scales.scale[set][0] = d[0] * scale.x;
+      scales.scale[set][1] = d[1] * scale.y;
+      scales.bias[set][0] = d_minimum[0] * minimum.x;
+      scales.bias[set][1] = d_minimum[1] * minimum.y;
     }
   } else if (kind == ScaleKind::kHalf) {
     const float zero = static_cast<float>(-part.zero_point);
@@ -307,15 +358,17 @@ __device__ __forceinline__ HalfScales<F> load_scales(Block block, const PackedPa
     }
   } else if constexpr (F::kArithmetic == WeightArithmetic::kFloat && F::kScaleSets == 4) {
     const uint2 bytes = block.load2(256 * F::kBits + g * 16 + half * 8);
-    const std::uint32_t d = block.load1(256 * F::kBits + 128 + g * 4);
+    const float2 blocks = detail::halves_to_floats(block.load1(256 * F::kBits + 128 + g * 4));  // d of a row each
+    constexpr float kZero = 128.0f / detail::kIntegerUnits;
 #pragma unroll
-    for (int set = 0; set < 4; ++set) {
-      // Signed bytes: flipping the top bit adds 128.
-      const std::uint32_t word = (set < 2 ? bytes.x : bytes.y) ^ 0x80808080u;
+    for (int row = 0; row < 2; ++row) {
+      const float d = (row == 0 ? blocks.x : blocks.y) * (detail::code_units<F>(row) * detail::kIntegerUnits);
 #pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        const float scale = detail::byte_to_float(word, set % 2 * 2 + row) - 128.0f;
-        scales.scale[set][row] = detail::half_to_float(row == 0 ? d & 0xffff : d >> 16) * scale;
+      for (int word = 0; word < 2; ++word) {
+        // Signed bytes: flipping the top bit adds 128.
+        const float2 sets = detail::halves_to_floats(((word == 0 ? bytes.x : bytes.y) >> 8 * row & 0x00ff00ffu) ^ 0x00800080u);
+        scales.scale[2 * word][row] = d * (sets.x - kZero);
+        scales.scale[2 * word + 1][row] = d * (sets.y - kZero);
       }
     }
   } else if constexpr (F::kArithmetic == WeightArithmetic::kFloat) {
@@ -386,7 +439,8 @@ __device__ __forceinline__ std::uint32_t byte_word(const HalfCodes<F>& codes) {
   }
 }
 
-// Two codes of register p as they are: bf16 numbers in units of 2^-133, nibbles of odd registers of 2^-129.
+// Two codes of register p as they are: bf16 numbers in units of 2^-133, nibbles of odd registers of 2^-129; fp16 numbers in units
+// of 2^-24 and 2^-20.
 template <typename F, int step, int p>
 __device__ __forceinline__ std::uint32_t code_pair(const HalfCodes<F>& codes) {
   constexpr std::uint32_t kField = (1u << F::kBits) - 1;
@@ -397,27 +451,10 @@ __device__ __forceinline__ std::uint32_t code_pair(const HalfCodes<F>& codes) {
   }
 }
 
-// The code that begins at bit `bit` of `word`.
-template <typename F, int bit>
-__device__ __forceinline__ float code_at(std::uint32_t word) {
-  constexpr std::uint32_t kMask = ((1u << F::kBits) - 1) << bit;
-  constexpr std::uint32_t kExponent = static_cast<std::uint32_t>(150 - bit) << 23;
-  static_assert(bit + F::kBits <= 23);
-  std::uint32_t number;  // (word & kMask) | kExponent; the compiler makes two instructions of it
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(number) : "r"(word), "r"(kMask), "r"(kExponent));
-  return __uint_as_float(number) - static_cast<float>(1 << (23 - bit));
-}
-
-// The even and the odd k's code of register p.
+// The even and the odd k's code of register p, in units of 2^-24, nibbles of odd registers of 2^-20.
 template <typename F, int step, int p>
 __device__ __forceinline__ float2 code_floats(const HalfCodes<F>& codes) {
-  if constexpr (F::kNibbles) {
-    const std::uint32_t word = nibble_word<F, step>(codes);
-    return {code_at<F, 4 * p>(word), code_at<F, 4 * p>(word >> 16)};
-  } else {
-    const std::uint32_t word = byte_word<F, step, p % 2>(codes);
-    return {code_at<F, p / 2 * 8>(word), code_at<F, p / 2 * 8>(word >> 16)};
-  }
+  return halves_to_floats(code_pair<F, step, p>(codes));
 }
 
 template <typename F, int step, int p, typename Scales>
@@ -437,7 +474,7 @@ __device__ __forceinline__ std::uint32_t fragment_register(const HalfCodes<F>& c
     if constexpr (HalfScales<F>::kWithBias) {
       bias = scales.bias[kSet][kRow];
     } else {
-      bias = -32.0f * scale;
+      bias = -32.0f / code_units<F>(kRow) * scale;
     }
     return bf16_pair(__fmaf_rn(q.x, scale, bias), __fmaf_rn(q.y, scale, bias));
   }
