@@ -366,7 +366,11 @@ void Executor::reserve_outputs(const Pass& pass) {
          "tapped rows for the drafter");
   }
   logits_->reserve(static_cast<std::int64_t>(pass.logits_rows.size()));
-  if (pass.any_draw) grow(drawn_, pass.draws.size(), sizeof(std::int32_t), "drawn tokens");
+  if (!pass.any_draw) return;
+  const std::size_t drawn_bytes = pass.draws.size() * sizeof(std::int32_t);
+  if (drawn_ && drawn_->bytes() >= drawn_bytes) return;
+  drawn_.reset();
+  drawn_ = backend_->allocate_host(std::bit_ceil(drawn_bytes), "drawn tokens");
 }
 
 // The residual stream after a layer that the drafter reads: columns of its context's input.
@@ -434,8 +438,9 @@ void Executor::read_results(Pass& pass, ForwardResult& result) {
   result.logits = nullptr;
   result.draws.clear();
   if (pass.any_draw) {
-    result.draws.resize(pass.logits_rows.size());
-    backend_->copy_to_host(result.draws.data(), drawn_->data(), result.draws.size() * sizeof(std::int32_t));
+    backend_->synchronise();
+    const auto* drawn = static_cast<const std::int32_t*>(drawn_->data());
+    result.draws.assign(drawn, drawn + pass.logits_rows.size());
   } else if (!pass.logits_rows.empty()) {
     result.logits = logits_->read(static_cast<std::int64_t>(pass.logits_rows.size()));
   }

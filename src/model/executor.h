@@ -105,7 +105,7 @@ class Executor final : public LanguageModel {
   std::unique_ptr<DflashDrafter> drafter_;  // null without a drafter
   std::vector<float> host_hidden_;
   std::int32_t warm_rows_ = 0;  // of the largest warm_up()
-  std::unique_ptr<ops::Buffer> drawn_;  // int32, a token a logits row
+  std::unique_ptr<ops::Buffer> drawn_;  // int32, a token a logits row; on the host, so that no copy follows the pass
 };
 
 }  // namespace tensorfold

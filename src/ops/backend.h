@@ -73,7 +73,7 @@ class Backend {
 
   /// Throws Error(kResourceExhausted) naming `purpose` and the size.
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose) = 0;
-  /// Host memory that this backend's copies reach without a detour.
+  /// Host memory that this backend's copies reach without a detour, and draw() may write.
   virtual std::unique_ptr<Buffer> allocate_host(std::size_t bytes, const char* purpose) {
     return allocate(bytes, purpose);
   }

@@ -29,7 +29,7 @@ struct DrawParams {
   std::int64_t rows = 0;
   std::int64_t vocabulary = 0;
   const RowDraw* draws = nullptr;  // host array [rows]
-  std::int32_t* tokens = nullptr;  // backend memory [rows]
+  std::int32_t* tokens = nullptr;  // [rows], backend memory or that of Backend::allocate_host()
 };
 
 }  // namespace tensorfold::ops
