@@ -18,6 +18,7 @@
 #include "ops/cuda/graph_cache.h"
 #include "ops/cuda/linear/gated_linear.h"
 #include "ops/cuda/pass_block.h"
+#include "ops/cuda/pass_store.h"
 #include "ops/cuda/row_buckets.h"
 
 namespace tensorfold::ops {
@@ -27,7 +28,6 @@ namespace {
 /// Bumped with any change of order or rounding in this folder.
 constexpr int kArithmeticVersion = 1;
 constexpr std::int64_t kCapturedRowsMax = 128;          // longer passes hide their launches behind their kernels
-constexpr std::size_t kLooseBlockBytes = 32u << 20;     // device ring for lanes and lists outside a pass
 constexpr std::int64_t kPassRowsMax = 2048;
 // Launches for prompts are made from the lanes themselves, which a replay couldn't follow.
 static_assert(kCapturedRowsMax <= kWindowRowsMax);
@@ -37,74 +37,6 @@ std::size_t round_up(std::size_t value, std::size_t unit) {
 }
 
 }  // namespace
-
-/// Where passes' host arrays go. Two pinned blocks take turns, so that the next pass can be built while the last is copied.
-class PassStore {
- public:
-  explicit PassStore(DeviceMemory& memory) : memory_(memory) {}
-  ~PassStore() {
-    for (auto& event : copied_) {
-      if (event != nullptr) cudaEventDestroy(event);
-    }
-    if (device_ != nullptr) memory_.give_back(device_, device_bytes_);
-    if (loose_ != nullptr) memory_.give_back(loose_, kLooseBlockBytes);
-  }
-
-  /// Copies `block` to the place that all passes use. True: the place moved, and graphs that know the old one are stale.
-  bool upload(const PassBlock& block, cudaStream_t stream) {
-    turn_ = 1 - turn_;
-    if (copied_[turn_] == nullptr) {
-      check(cudaEventCreateWithFlags(&copied_[turn_], cudaEventDisableTiming), "creating an event");
-    } else {
-      check(cudaEventSynchronize(copied_[turn_]), "waiting for a pass's arrays");
-    }
-    bool moved = false;
-    if (block.bytes() > device_bytes_) {
-      check(cudaStreamSynchronize(stream), "waiting for the last pass");
-      if (device_ != nullptr) memory_.give_back(device_, device_bytes_);
-      device_ = nullptr;
-      device_bytes_ = 0;
-      const std::size_t grown = std::max<std::size_t>(block.bytes() * 2, 1u << 20);
-      device_ = memory_.take(grown, "a pass's arrays");
-      device_bytes_ = grown;
-      moved = true;
-    }
-    std::byte* staged = pinned_[turn_].reserve(block.bytes());
-    std::memcpy(staged, block.words().data(), block.bytes());
-    check(cudaMemcpyAsync(device_, staged, block.bytes(), cudaMemcpyHostToDevice, stream), "copying a pass's arrays");
-    check(cudaEventRecord(copied_[turn_], stream), "recording an event");
-    return moved;
-  }
-
-  const PassHeader* header() const { return static_cast<const PassHeader*>(device_); }
-
-  /// A block of its own for one operation outside a pass; it stays until the ring comes round.
-  const PassHeader* upload_loose(const PassBlock& block, cudaStream_t stream) {
-    if (loose_ == nullptr) loose_ = memory_.take(kLooseBlockBytes, "operations' arrays");
-    const std::size_t bytes = round_up(block.bytes(), 256);
-    if (bytes > kLooseBlockBytes) fail(ErrorCode::kInternal, "CUDA: {} bytes of lanes in one operation", bytes);
-    if (loose_used_ + bytes > kLooseBlockBytes) {
-      check(cudaStreamSynchronize(stream), "waiting for operations");
-      loose_used_ = 0;
-    }
-    std::byte* place = static_cast<std::byte*>(loose_) + loose_used_;
-    loose_used_ += bytes;
-    check(cudaMemcpyAsync(place, block.words().data(), block.bytes(), cudaMemcpyHostToDevice, stream),
-          "copying an operation's arrays");
-    check(cudaStreamSynchronize(stream), "copying an operation's arrays");
-    return reinterpret_cast<const PassHeader*>(place);
-  }
-
- private:
-  DeviceMemory& memory_;
-  std::array<PinnedBytes, 2> pinned_;
-  std::array<cudaEvent_t, 2> copied_{};
-  std::size_t turn_ = 0;
-  void* device_ = nullptr;
-  std::size_t device_bytes_ = 0;
-  void* loose_ = nullptr;
-  std::size_t loose_used_ = 0;
-};
 
 /// The context that operations see, with the running pass behind it.
 class BackendContext final : public CudaContext {
@@ -181,20 +113,21 @@ class BackendContext final : public CudaContext {
     TF_ASSERT(inputs.row_count >= inputs.rows);
     key_.clear();
     block_.build(inputs);
-    if (store_.upload(block_, stream_)) graphs_.clear();
+    if (store_.stage(block_, stream_)) graphs_.clear();
     inputs_ = &inputs;
     state_ = State::kDirect;
-    if (!options_.graphs || inputs.name.empty() || inputs.row_count > kCapturedRowsMax) return true;
+    if (!options_.graphs || inputs.name.empty() || inputs.row_count > kCapturedRowsMax) return begin_direct();
     bool is_new = false;
     key_ = key_of(inputs);
     const GraphCache::Entry& entry = graphs_.find(key_, is_new);
-    if (is_new) return true;  // runs once as it is: whatever grows on demand grows now
+    if (is_new) return begin_direct();  // runs once as it is: whatever grows on demand grows now
     if (entry.graph != nullptr) {
-      check(cudaGraphLaunch(entry.graph, stream_), "launching a captured pass");
+      launch_graph(entry.graph);
       return false;
     }
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a pass");
     state_ = State::kCapture;
+    store_.fetch(stream_);
     return true;
   }
 
@@ -215,7 +148,7 @@ class BackendContext final : public CudaContext {
     check(status, "instantiating a captured pass");
     bool is_new = false;
     graphs_.find(key_, is_new).graph = runnable;
-    check(cudaGraphLaunch(runnable, stream_), "launching a captured pass");
+    launch_graph(runnable);
   }
 
   /// What was captured is dropped, and the next pass of this kind runs uncaptured again.
@@ -239,6 +172,16 @@ class BackendContext final : public CudaContext {
 
  private:
   enum class State { kNone, kDirect, kCapture };
+
+  bool begin_direct() {
+    store_.fetch(stream_);
+    store_.note_launched();
+    return true;
+  }
+  void launch_graph(cudaGraphExec_t graph) {
+    check(cudaGraphLaunch(graph, stream_), "launching a captured pass");
+    store_.note_launched();
+  }
 
   Lanes find_lanes(const LaneSpan* spans, std::int32_t count, std::int32_t window, bool window_matters) {
     if (inputs_ != nullptr) {
