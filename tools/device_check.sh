@@ -109,7 +109,7 @@ if [ -n "$sanitizer" ]; then
 fi
 
 command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-for suite in CudaPass PassBlock GraphCache Rows BlockConvolution CudaLinear Moe Attention TreeAttention MutualAttention \
+for suite in CudaPass PassBlock GraphCache Rows BlockConvolution CudaLinear NormedLinear Moe Attention AttentionSlices TreeAttention MutualAttention \
              GatedDelta TreeGatedDelta; do
   tests "$suite" test_ops_cuda "$suite.*"
 done

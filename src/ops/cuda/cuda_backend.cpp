@@ -51,6 +51,7 @@ class BackendContext final : public CudaContext {
     facts_.sm_count = properties.multiProcessorCount;
     facts_.shared_bytes_max = static_cast<int>(properties.sharedMemPerBlockOptin);
     facts_.hopper = options.hopper_paths && facts_.compute_capability == 90;
+    if (options.attention_folded_bytes_max >= 0) facts_.attention_folded_bytes_max = options.attention_folded_bytes_max;
     facts_.attention_partial_bytes_max = static_cast<std::int64_t>(memory_->attention_partial_bytes_max());
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
     memory_->set_on_free([this] { forget_graphs(); });  // a graph may point to what goes
@@ -128,6 +129,7 @@ class BackendContext final : public CudaContext {
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a pass");
     state_ = State::kCapture;
     store_.fetch(stream_);
+    separate_next_launch();
     return true;
   }
 
@@ -176,6 +178,7 @@ class BackendContext final : public CudaContext {
   bool begin_direct() {
     store_.fetch(stream_);
     store_.note_launched();
+    separate_next_launch();
     return true;
   }
   void launch_graph(cudaGraphExec_t graph) {

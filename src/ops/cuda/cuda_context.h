@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "ops/cuda/pass_data.h"
 #include "ops/types.h"
@@ -27,6 +28,8 @@ struct DeviceFacts {
   bool hopper = false;            // sm_90a kernels are in this binary, run here and are wanted
   /// Of scratch memory, for attention's partial results; what takes more is walked in slices.
   std::int64_t attention_partial_bytes_max = 512ll << 20;
+  /// Of those, what one unit of attention may fold by itself: beyond, a launch of many CTAs is quicker.
+  std::int64_t attention_folded_bytes_max = 16ll << 10;
 };
 
 /// Scratch memory that operations may use between their own launches. Contents don't survive the operation, except in
@@ -54,6 +57,11 @@ class CudaContext {
   const DeviceFacts& facts() const { return facts_; }
   cudaStream_t stream() const { return stream_; }
 
+  /// The next launch is to begin when all before it has ended and is visible, whatever it reads before it waits (launch.cuh).
+  void separate_next_launch() { next_may_overlap_ = false; }
+  /// Whether the launch that is made now may begin earlier.
+  bool take_overlap() { return std::exchange(next_may_overlap_, true); }
+
   /// Device memory for what is loaded once (weights). Throws Error(kResourceExhausted). A context without a backend (a
   /// benchmark's) takes it from no account.
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes, const char* purpose);
@@ -76,6 +84,9 @@ class CudaContext {
  protected:
   DeviceFacts facts_;
   cudaStream_t stream_ = nullptr;
+
+ private:
+  bool next_may_overlap_ = true;
 };
 
 }  // namespace tensorfold::ops::cuda

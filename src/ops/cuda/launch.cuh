@@ -2,7 +2,8 @@
 // prefetch of weights overlap the end of the kernel before it.
 //
 // The rule that keeps this safe: every thread of every kernel calls wait_for_previous() before it reads anything that an
-// earlier kernel wrote, and before it writes anything at all. Weights, tables and constants may be read earlier.
+// earlier kernel wrote, and before it writes anything at all. Weights, tables and constants may be read earlier; so may a pass's
+// arrays (pass_data.h), because the launch after their fetch doesn't overlap it (CudaContext::separate_next_launch).
 // A kernel that never waits breaks the chain for the one after it.
 #pragma once
 
@@ -34,7 +35,7 @@ void launch(CudaContext& context, const char* what, void (*kernel)(Parameters...
   unsigned count = 0;
   if (context.facts().compute_capability >= 90) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    attributes[count++].val.programmaticStreamSerializationAllowed = context.take_overlap() ? 1 : 0;
     if (shape.cluster > 0) {
       attributes[count].id = cudaLaunchAttributeClusterDimension;
       attributes[count].val.clusterDim.x = static_cast<unsigned>(shape.cluster);

@@ -17,8 +17,8 @@ struct alignas(16) PassStaging {
 /// Chunks that may be read whether or not the pass has as many.
 constexpr std::size_t kPassChunksMin = 1024;
 
-/// Copies the arrays behind `staged` to `to` (device memory). Later kernels of the stream may read them from their first
-/// instruction on. `fetched`: pinned.
+/// Copies the arrays behind `staged` to `to` (device memory), once earlier kernels have ended. The launch after it must not
+/// overlap it (CudaContext::separate_next_launch). `fetched`: pinned.
 void fetch_pass(cudaStream_t stream, const PassStaging* staged, void* to, std::uint32_t* fetched);
 
 }  // namespace tensorfold::ops::cuda

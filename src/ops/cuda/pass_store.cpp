@@ -32,7 +32,9 @@ PassStore::~PassStore() {
 
 void PassStore::wait_until_fetched(cudaStream_t stream) const {
   if (fetched_ == nullptr) return;
-  const auto is_fetched = [this] { return std::atomic_ref(*fetched_).load(std::memory_order_acquire) == launched_; };
+  const auto is_fetched = [this] {
+    return static_cast<std::int32_t>(std::atomic_ref(*fetched_).load(std::memory_order_acquire) - launched_) >= 0;
+  };
   for (int i = 0; i < kSpins; ++i) {
     if (is_fetched()) return;
   }

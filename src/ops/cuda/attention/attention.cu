@@ -17,8 +17,6 @@ namespace tensorfold::ops::cuda {
 namespace {
 
 constexpr float kLog2E = 1.44269504f;
-// Of partial outputs that the unit which comes last reads alone: beyond, a launch of many CTAs is quicker.
-constexpr std::int64_t kFoldedInPlaceBytesMax = 64 << 10;
 
 AttentionArguments arguments_of(const AttentionParams& p, const Lanes& lanes) {
   AttentionArguments a = {};
@@ -140,7 +138,9 @@ std::uint32_t* arrivals_of(CudaContext& context, const AttentionArguments& a, co
   if (!choice.folds || lanes.lane_count == 0) return nullptr;
   const std::int64_t segments = (lanes.item_capacity + lanes.lane_count - 1) / lanes.lane_count;
   const std::int64_t rows = std::min(packed_rows, choice.unit_rows);
-  if (segments * rows * blocks * kBlockDims * static_cast<std::int64_t>(sizeof(float)) > kFoldedInPlaceBytesMax) return nullptr;
+  if (segments * rows * blocks * kBlockDims * static_cast<std::int64_t>(sizeof(float)) > context.facts().attention_folded_bytes_max) {
+    return nullptr;
+  }
   const std::int64_t counters = static_cast<std::int64_t>(lanes.lane_count) * a.kv_heads * a.row_blocks;
   return static_cast<std::uint32_t*>(
       context.scratch(Scratch::kCounters, static_cast<std::size_t>(counters) * sizeof(std::uint32_t)));

@@ -1,17 +1,53 @@
-// The fold of a window row's segments (attention_math.cuh) as a launch of its own, where the kernel that made them doesn't fold
-// (AttentionArguments::arrivals). A CTA takes 64 columns of one (row, head): the factors of up to 128 segments are found side by side (the running maximum is a prefix maximum), then
-// each column is walked in ascending order. Where the partial results come in slices, a row's fold stops at the slice's end
-// and the next slice's goes on from there: the same steps in the same order.
+// The fold of a window row's segments (attention_math.cuh) as a launch of its own, where the kernel before it doesn't fold
+// (AttentionArguments::arrivals). A CTA takes 64 columns of one (row, head): the factors of up to 128 segments are found side
+// by side (the running maximum is a prefix maximum), then each column is walked in ascending order. Where the partial results
+// come in slices, a row's fold stops at the slice's end and the next slice's goes on from there: the same steps in the same
+// order.
 #pragma once
 
 #include "ops/cuda/attention/attention_math.cuh"
-#include "ops/cuda/attention/attention_partials.cuh"
+#include "ops/cuda/attention/attention_work.cuh"
 
 namespace tensorfold::ops::cuda {
 
 constexpr int kFoldThreads = 128;
 constexpr int kFoldFactors = 128;  // segments whose factors are at hand
 constexpr int kFoldStage = 32;     // segments whose outputs are at hand
+
+/// A row's partial results.
+struct PartialRow {
+  std::int64_t first = 0;   // (partial row, head) of its first segment
+  std::int64_t stride = 0;  // to the next segment's
+  int count = 0;            // 0: the row is padding or a prompt's, or the slice has none of its segments
+  bool begins = true, ends = true;  // whether these are the row's first, and its last
+};
+__device__ __forceinline__ PartialRow partial_row(const AttentionArguments& a, int row, int head) {
+  const int lane_index = pass_row_lane(a.lanes)[row];
+  if (lane_index < 0) return {};
+  LaneView lane;
+  lane.load(a, lane_index);
+  if (lane.row_count > kWindowRowsMax) return {};
+  const RowKeys keys = lane.keys_of(row - lane.first_row, a.window);
+  const int begin = segment_ordinal(keys.first), skipped = begin - segment_ordinal(lane.keys_of(0, a.window).first);
+  // Partial row of the lane's row 0 in the row's first segment.
+  const std::int64_t first = lane.partials + static_cast<std::int64_t>(skipped) * lane.row_count;
+  const int all = segment_ordinal(keys.last) - begin + 1;
+  int done = 0, end = all;  // segments of earlier slices; of this one and earlier ones
+  if (a.carried_states != nullptr) {
+    const auto before = [&](std::int64_t slice) {
+      return static_cast<int>(min(max(slice - first + lane.row_count - 1, std::int64_t{0}) / lane.row_count, std::int64_t{all}));
+    };
+    done = before(a.slice_begin);
+    end = before(a.slice_end);
+  }
+  PartialRow result;
+  result.stride = static_cast<std::int64_t>(lane.row_count) * a.heads;
+  result.first = (first - a.slice_begin + row - lane.first_row) * a.heads + head + done * result.stride;
+  result.count = end - done;
+  result.begins = done == 0;
+  result.ends = end == all;
+  return result;
+}
 
 struct FoldShared {
   float keep[kFoldFactors], add[kFoldFactors], sum[kFoldFactors];

@@ -9,7 +9,6 @@
 #pragma once
 
 #include "ops/cuda/attention/attention_math.cuh"
-#include "ops/cuda/attention/attention_partials.cuh"
 #include "ops/cuda/attention/attention_work.cuh"
 #include "ops/cuda/instructions.cuh"
 #include "ops/cuda/ring_position.cuh"
@@ -211,10 +210,7 @@ class WgmmaConsumer {
       segment_.close();
       finish_values(values_at);
       store_partial();
-      if (a_.arrivals != nullptr) {
-        __threadfence();
-        named_sync(Shape::kStoredBarrier, Shape::kStoredThreads);
-      }
+      if (a_.arrivals != nullptr) named_sync(Shape::kStoredBarrier, Shape::kStoredThreads);
     }
   }
 
@@ -422,6 +418,7 @@ class WgmmaFolder {
     bool is_last = false;
     if (thread_ == 0) {
       std::uint32_t* arrivals = a_.arrivals + unit.index;
+      __threadfence();  // of what the CTA's threads stored before the barrier
       is_last = atomicAdd(arrivals, 1u) + 1 == static_cast<std::uint32_t>(segments);
       if (is_last) *arrivals = 0;
       __threadfence();
@@ -438,24 +435,42 @@ class WgmmaFolder {
       fold_quad(unit, packed / a_.group, unit.kv_head * a_.group + packed % a_.group, i % kQuads * 4);
     }
   }
+  /// All segments of the row are at hand: there is one slice (partial_row() in attention_fold.cuh knows more of them).
   __device__ __forceinline__ void fold_quad(const Unit& unit, int row, int head, int column) const {
-    const PartialRow partial = partial_row(a_, unit.lane, row, head);
-    const float2* states = a_.partial_states + partial.first;
-    const float* outputs = a_.partial_outputs + partial.first * Shape::kDims + column;
+    const RowKeys keys = unit.lane.keys_of(row, a_.window);
+    const int begin = segment_ordinal(keys.first), count = segment_ordinal(keys.last) - begin + 1;
+    const int skipped = begin - segment_ordinal(unit.lane.keys_of(0, a_.window).first);
+    // In (partial row, head); a launch that folds has few of them (kFoldedBytesMax).
+    const int first = (unit.lane.partials + skipped * unit.lane.row_count + row) * a_.heads + head;
+    const int stride = unit.lane.row_count * a_.heads;
+    const float2* states = a_.partial_states + first;
+    const float* outputs = a_.partial_outputs + static_cast<std::int64_t>(first) * Shape::kDims + column;
     float maximum = minus_infinity(), sum = 0.0f;
     float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
-    for (int segment = 0; segment < partial.count; ++segment) {
-      const float2 state = __ldcg(states + segment * partial.stride);
-      const float4 next = __ldcg(reinterpret_cast<const float4*>(outputs + segment * partial.stride * Shape::kDims));
-      const FoldFactors f = fold_factors(maximum, state.x, a_.scale_log2);
-      sum = fold(sum, state.y, f);
-      total = make_float4(fold(total.x, next.x, f), fold(total.y, next.y, f), fold(total.z, next.z, f), fold(total.w, next.w, f));
+#pragma unroll 1
+    for (int segment = 0; segment < count; segment += kAhead) {
+      float2 state[kAhead];
+      float4 next[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int at = min(segment + i, count - 1) * stride;
+        state[i] = __ldcg(states + at);
+        next[i] = __ldcg(reinterpret_cast<const float4*>(outputs + at * Shape::kDims));
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (segment + i >= count) break;
+        const FoldFactors f = fold_factors(maximum, state[i].x, a_.scale_log2);
+        sum = fold(sum, state[i].y, f);
+        total = make_float4(fold(total.x, next[i].x, f), fold(total.y, next[i].y, f), fold(total.z, next[i].z, f),
+                            fold(total.w, next[i].w, f));
+      }
     }
     store_output(a_, unit, row, head, column, total.x, total.y, sum);
     store_output(a_, unit, row, head, column + 2, total.z, total.w, sum);
   }
 
+  static constexpr int kAhead = 2;  // segments that are asked for at once; the warps have few registers
   const AttentionArguments& a_;
   const int thread_;
 };

@@ -169,7 +169,7 @@ bool decode_norms_inputs(const CudaContext& context, const RmsNormParams& norm) 
                      (norm.out_stride == 0 || norm.out_stride == norm.width);
   const bool aligned = norm.width % 4 == 0 && norm.x_stride % 4 == 0 && is_aligned(norm.x, 16) && is_aligned(norm.weight, 16) &&
                        is_aligned(norm.out, 8);
-  return context.facts().hopper && plain && aligned && norm.rows <= kDecodeRowsMax &&
+  return context.facts().hopper && plain && aligned && norm.rows <= kDecodeRowsMax && norm.width <= kNormedColumnsMax &&
          norm.rows * norm.width * static_cast<std::int64_t>(sizeof(float)) <= kNormedBytesMax;
 }
 

@@ -42,7 +42,9 @@ void linear(CudaContext& context, const LinearParams& params) {
   call.y = params.y;
   call.y_stride = params.y_stride;
   call.accumulate = params.accumulate;
-  TF_ASSERT(params.norm == nullptr || (params.norm->rows == params.rows && params.row_index == nullptr));
+  // Every CTA reads the norm's rows whole, so none may write there.
+  TF_ASSERT(params.norm == nullptr ||
+            (params.norm->rows == params.rows && params.row_index == nullptr && !params.accumulate && params.y != params.norm->x));
   call.norm = params.norm;
   for (const PackedPart& part : weight.parts()) {
     call.keeps_norm = params.keeps_norm && &part == &weight.parts().back();

@@ -1,7 +1,7 @@
 // The input of a decode layer that is a norm not run yet (LinearParams::norm): every CTA norms the rows itself while it stages
 // x, which saves a launch and its latency. The bits are norm_rows()'s (norm_row.cuh): the CTA's threads play the threads that
 // a row's sum of squares is shaped for, and keep what those would read in shared memory, so few registers are needed however
-// many of them one has to play.
+// many of them one has to play. Plain loads, not asynchronous copies: those would be awaited behind the weights' prefetch.
 //
 // Each CTA reads whole rows but writes the columns that it multiplies. Nothing of it waits for another CTA.
 #pragma once
@@ -29,6 +29,9 @@ struct NormedInput {
   std::uint32_t rows_at, weight_at, sums_at;
 };
 
+constexpr int kGroupsMax = 4;  // of four columns, that a thread plays in a row
+constexpr int kNormedColumnsMax = 8192;  // beyond, norm_threads() have more
+
 /// Bytes of shared memory for `rows` rows of `columns`; `share`: columns that a CTA multiplies.
 constexpr std::uint32_t normed_rows_bytes(int rows, int columns) {
   return static_cast<std::uint32_t>(rows * columns * 4);
@@ -44,7 +47,7 @@ constexpr std::uint32_t normed_sums_bytes(int rows) {
 
 namespace decode {
 
-/// The threads that a row's sum of squares is shaped for, as this thread plays them: whole warps of them.
+/// The threads that a row's sum of squares is shaped for, as this thread plays them: a lane of whole warps.
 struct NormPlayer {
   int lane, warp, warps, groups, threads;
   __device__ __forceinline__ NormPlayer(const NormedInput& norm, int columns)
@@ -63,29 +66,38 @@ struct NormPlayer {
   }
 };
 
-/// Starts copying the weights of the CTA's columns [first, end) of K; before wait_for_previous(), as they are constants.
+/// The weights of the CTA's columns [first, end) of K; before wait_for_previous(), as they are constants. A thread reads those
+/// that it wrote.
 __device__ __forceinline__ void copy_norm_weights(const NormedInput& norm, std::uint32_t shared, int columns, int first, int end) {
   NormPlayer(norm, columns).each_group([&](int group) {
     const int column = 4 * group;
     if (column < first || column >= end) return;
-    copy_16(shared + norm.weight_at + (column - first) * 4, norm.weight + column);
+    store_shared_16(shared + norm.weight_at + (column - first) * 4, __ldg(reinterpret_cast<const uint4*>(norm.weight + column)));
   });
 }
 
-/// The rows' sums of squares, by virtual warps; the thread's own copies have landed.
-__device__ __forceinline__ void add_row_squares(const NormedInput& norm, const NormPlayer& player, std::uint32_t shared, int columns,
-                                                int rows) {
+/// Brings the rows to shared memory, a thread what it plays, and adds their squares by virtual warps.
+__device__ __forceinline__ void load_rows(const NormedInput& norm, const NormPlayer& player, std::uint32_t shared, int columns,
+                                          int rows) {
 #pragma unroll 1
-  for (int played = player.warp; played < player.threads / 32; played += player.warps) {
-#pragma unroll 1
-    for (int m = 0; m < rows; ++m) {
-      const std::uint32_t row = shared + norm.rows_at + m * columns * 4;
+  for (int m = 0; m < rows; ++m) {
+    const auto* from = reinterpret_cast<const float4*>(norm.x + m * norm.x_stride);
+    const std::uint32_t row = shared + norm.rows_at + m * columns * 4;
+#pragma unroll 2
+    for (int played = player.warp; played < player.threads / 32; played += player.warps) {
+      float4 v[kGroupsMax];
+#pragma unroll
+      for (int j = 0; j < kGroupsMax; ++j) {
+        const int group = 32 * played + player.lane + j * player.threads;
+        if (group < player.groups) v[j] = from[group];
+      }
       float sum = 0.0f;
-#pragma unroll 1
-      for (int group = 32 * played + player.lane; group < player.groups; group += player.threads) {
-        float v[4];
-        load_shared_16(row + group * 16, v);
-        sum = add_squares({v[0], v[1], v[2], v[3]}, sum);
+#pragma unroll
+      for (int j = 0; j < kGroupsMax; ++j) {
+        const int group = 32 * played + player.lane + j * player.threads;
+        if (group >= player.groups) break;
+        sum = add_squares(v[j], sum);
+        store_shared_16(row + group * 16, {v[j].x, v[j].y, v[j].z, v[j].w});
       }
       sum = fold_warp(sum);
       if (player.lane == 0) store_shared_4(shared + norm.sums_at + (m * kNormWarpsMax + played) * 4, sum);
@@ -109,15 +121,7 @@ struct InputTile {
 __device__ __forceinline__ void stage_normed(const NormedInput& norm, std::uint32_t shared, const InputTile& tile, int columns,
                                              bool keeps) {
   const NormPlayer player(norm, columns);
-#pragma unroll 1
-  for (int m = 0; m < tile.rows; ++m) {
-    const float* from = norm.x + m * norm.x_stride;
-    const std::uint32_t to = shared + norm.rows_at + m * columns * 4;
-    player.each_group([&](int group) { copy_16(to + group * 16, from + 4 * group); });
-  }
-  commit_copies();
-  wait_copies<0>();
-  add_row_squares(norm, player, shared, columns, tile.rows);
+  load_rows(norm, player, shared, columns, tile.rows);
   __syncthreads();
   const int end = min(tile.first_column + tile.columns, columns);
 #pragma unroll 1
