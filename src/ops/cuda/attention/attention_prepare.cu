@@ -37,8 +37,30 @@ struct PrepareArguments {
   __nv_bfloat16* q_out;
 };
 
+/// What a head's elements are multiplied by, as far as the lane needs it: nothing here waits for an earlier kernel.
+struct HeadFactors {
+  bool has_norm = false;
+  float norm[kHeadDimMax / 32];  // of elements 32 · j + lane
+  float2 cos_sin[8];             // of elements 8 · lane + i
+
+  __device__ HeadFactors(const float* norm_weight, const float2* rotation, int half, int head_dim, int lane)
+      : has_norm(norm_weight != nullptr) {
+#pragma unroll
+    for (int j = 0; j < kHeadDimMax / 32; ++j) {
+      const int i = j * 32 + lane;
+      norm[j] = has_norm && i < head_dim ? __ldg(norm_weight + i) : 1.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int at = lane * 8 + i;
+      cos_sin[i] = at < 2 * half ? __ldg(rotation + (at < half ? at : at - half)) : make_float2(1.0f, 0.0f);
+    }
+  }
+};
+
 /// A head's elements, normed if it has a norm, in the warp's shared memory. Zeros beyond head_dim.
-__device__ void load_head(const float* x, const float* norm, float epsilon, int head_dim, float* shared, int lane) {
+__device__ void load_head(const float* x, const HeadFactors* factors, float epsilon, int head_dim, float* shared, int lane) {
+  const bool has_norm = factors != nullptr && factors->has_norm;
   float v[kHeadDimMax / 32];
   float sum = 0.0f;
 #pragma unroll
@@ -48,7 +70,7 @@ __device__ void load_head(const float* x, const float* norm, float epsilon, int 
     sum = __fmaf_rn(v[j], v[j], sum);
   }
   float inverse = 1.0f;
-  if (norm != nullptr) {
+  if (has_norm) {
 #pragma unroll
     for (int mask = 16; mask > 0; mask >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, mask));
     const float mean = __fmul_rn(sum, __fdiv_rn(1.0f, static_cast<float>(head_dim)));
@@ -58,31 +80,27 @@ __device__ void load_head(const float* x, const float* norm, float epsilon, int 
 #pragma unroll
   for (int j = 0; j < kHeadDimMax / 32; ++j) {
     const int i = j * 32 + lane;
-    if (norm != nullptr && i < head_dim) v[j] = __fmul_rn(__fmul_rn(v[j], inverse), norm[i]);
+    if (has_norm && i < head_dim) v[j] = __fmul_rn(__fmul_rn(v[j], inverse), factors->norm[j]);
     shared[i] = v[j];
   }
   __syncwarp();
 }
 
 /// Element i after RoPE.
-__device__ float rotated(const float* shared, const float2* cos_sin, int half, int i) {
-  if (i < half) {
-    return __fmaf_rn(shared[i], cos_sin[i].x, -__fmul_rn(shared[i + half], cos_sin[i].y));
-  }
-  if (i < 2 * half) {
-    return __fmaf_rn(shared[i], cos_sin[i - half].x, __fmul_rn(shared[i - half], cos_sin[i - half].y));
-  }
+__device__ float rotated(const float* shared, float2 cos_sin, int half, int i) {
+  if (i < half) return __fmaf_rn(shared[i], cos_sin.x, -__fmul_rn(shared[i + half], cos_sin.y));
+  if (i < 2 * half) return __fmaf_rn(shared[i], cos_sin.x, __fmul_rn(shared[i - half], cos_sin.y));
   return shared[i];
 }
 
-/// The lane's chunk of 8 elements, rounded.
-__device__ uint4 rounded_chunk(const float* shared, const float2* cos_sin, int half, int lane) {
+/// The lane's chunk of 8 elements, rounded; `half` 0: not rotated.
+__device__ uint4 rounded_chunk(const float* shared, const HeadFactors& factors, int half, int lane) {
   uint4 chunk;
   std::uint32_t* words = reinterpret_cast<std::uint32_t*>(&chunk);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int at = lane * 8 + 2 * i;
-    words[i] = bf16_pair(rotated(shared, cos_sin, half, at), rotated(shared, cos_sin, half, at + 1));
+    words[i] = bf16_pair(rotated(shared, factors.cos_sin[2 * i], half, at), rotated(shared, factors.cos_sin[2 * i + 1], half, at + 1));
   }
   return chunk;
 }
@@ -117,14 +135,13 @@ __device__ KeyPlace place_of(const PrepareArguments& a, const DeviceLane& lane, 
 __global__ void __launch_bounds__(kWarps * 32) prepare_kernel(const __grid_constant__ PrepareArguments a) {
   __shared__ __align__(16) float heads[kWarps][kHeadDimMax];
   allow_next();
-  wait_for_previous();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int slots = a.heads + a.kv_heads;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
-  if (index >= static_cast<std::int64_t>(a.rows) * slots) return;
+  if (index >= static_cast<std::int64_t>(a.rows) * slots) return wait_for_previous();
   const int row = static_cast<int>(index / slots), slot = static_cast<int>(index % slots);
   const int lane_index = pass_row_lane(a.lanes)[row];
-  if (lane_index < 0) return;  // padding
+  if (lane_index < 0) return wait_for_previous();  // padding
   float* shared = heads[warp];
   const float* x = a.qkv + row * a.stride;
   const float2* cos_sin = nullptr;
@@ -132,24 +149,27 @@ __global__ void __launch_bounds__(kWarps * 32) prepare_kernel(const __grid_const
     cos_sin = reinterpret_cast<const float2*>(a.cos_sin) +
               static_cast<std::int64_t>(pass_ids(a.rope_positions)[row]) * a.rotary_half;
   }
+  const HeadFactors factors(slot < a.heads ? a.q_norm : a.k_norm, cos_sin, a.rotary_half, a.head_dim, lane);
   if (slot < a.heads) {
-    load_head(x + a.q_offset + slot * a.q_head_stride, a.q_norm, a.epsilon, a.head_dim, shared, lane);
+    wait_for_previous();
+    load_head(x + a.q_offset + slot * a.q_head_stride, &factors, a.epsilon, a.head_dim, shared, lane);
     if (lane * 8 >= a.head_dim) return;
     *(reinterpret_cast<uint4*>(a.q_out + (static_cast<std::int64_t>(row) * a.heads + slot) * a.head_dim) + lane) =
-        rounded_chunk(shared, cos_sin, a.rotary_half, lane);
+        rounded_chunk(shared, factors, a.rotary_half, lane);
     return;
   }
   const int kv_head = slot - a.heads;
+  KeyPlace place;
+  if (lane < head_blocks(a.head_dim) * 8) place = place_of(a, pass_lanes(a.lanes)[lane_index], row, kv_head, lane);
+  wait_for_previous();
   load_head(x + a.v_offset + static_cast<std::int64_t>(kv_head) * a.head_dim, nullptr, 0.0f, a.head_dim, shared, lane);
-  uint4 value = rounded_chunk(shared, nullptr, 0, lane);
-  load_head(x + a.k_offset + static_cast<std::int64_t>(kv_head) * a.head_dim, a.k_norm, a.epsilon, a.head_dim, shared, lane);
-  uint4 key = rounded_chunk(shared, cos_sin, a.rotary_half, lane);
+  uint4 value = rounded_chunk(shared, factors, 0, lane);
+  load_head(x + a.k_offset + static_cast<std::int64_t>(kv_head) * a.head_dim, &factors, a.epsilon, a.head_dim, shared, lane);
+  uint4 key = rounded_chunk(shared, factors, a.rotary_half, lane);
   if (!__all_sync(~0u, is_finite_chunk(value))) {
     value = make_uint4(0, 0, 0, 0);
     key = make_uint4(kNanPair, kNanPair, kNanPair, kNanPair);
   }
-  if (lane >= head_blocks(a.head_dim) * 8) return;
-  const KeyPlace place = place_of(a, pass_lanes(a.lanes)[lane_index], row, kv_head, lane);
   if (place.key == nullptr) return;
   *reinterpret_cast<uint4*>(place.key) = key;
   *reinterpret_cast<uint4*>(place.key + place.value_distance) = value;

@@ -145,14 +145,15 @@ class WgmmaConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    wait_for_previous();
     UnitWalk<kPrompt> walk(a_);
 #pragma unroll 1
     while (walk.next(a_, unit_)) run_unit();
+    wait_for_previous();
   }
 
  private:
   __device__ __forceinline__ void run_unit() {
+    wait_for_previous();  // not earlier: the lanes are there, and finding a unit takes several loads one after the other
     const int first = unit_.packed_begin + warpgroup_ * kWarpgroupRows;
     load_queries(first);
     rows_.load(a_, unit_, first + (thread_ / 32) * 16, lane_);
@@ -394,14 +395,15 @@ class WgmmaFolder {
       : a_(a), thread_(static_cast<int>(threadIdx.x) % kWarpgroupThreads - 32) {}
 
   __device__ __forceinline__ void run() {
-    wait_for_previous();
     UnitWalk<false> walk(a_);
     Unit unit;
 #pragma unroll 1
     while (walk.next(a_, unit)) {
+      wait_for_previous();
       named_sync(Shape::kStoredBarrier, Shape::kStoredThreads);
       if (comes_last(unit)) fold_unit(unit);
     }
+    wait_for_previous();
   }
 
  private:
