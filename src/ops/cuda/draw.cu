@@ -147,10 +147,10 @@ __global__ void __launch_bounds__(kThreads) draw_chunks(const DrawKernelParams p
   __shared__ ChunkBest warp_best[kThreads / 32];
   __shared__ SelectShared select;
   allow_next();
-  wait_for_previous();
   const int row = blockIdx.y, chunk = blockIdx.x;
-  const RowDraw& draw = row_draw(params, row);
+  const RowDraw draw = row_draw(params, row);  // a pass's arrays are there already
   const DrawKind kind = draw.wanted != 0 ? kind_of(draw.rule) : DrawKind::kNone;
+  wait_for_previous();
   if (kind == DrawKind::kNone) return;
   const int first = chunk * params.chunk, count = min(params.chunk, params.vocabulary - first);
   const float* logits = params.logits + static_cast<std::int64_t>(row) * params.vocabulary + first;
@@ -305,10 +305,10 @@ __global__ void __launch_bounds__(kThreads) draw_rows(const DrawKernelParams par
   __shared__ float values[2 * kChunksMax * kTopMax];  // logits, then tokens
   __shared__ ChunkBest warp_best[kThreads / 32];
   allow_next();
-  wait_for_previous();
   const int row = blockIdx.x;
-  const RowDraw& draw = row_draw(params, row);
+  const RowDraw draw = row_draw(params, row);
   const DrawKind kind = draw.wanted != 0 ? kind_of(draw.rule) : DrawKind::kNone;
+  wait_for_previous();
   std::int32_t token = kDrawOnHost;
   if (kind != DrawKind::kNone) {
     bool not_finite = false;

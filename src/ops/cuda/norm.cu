@@ -79,12 +79,11 @@ __device__ __forceinline__ void store_group(const NormKernelParams& p, int row, 
   }
 }
 
-/// One row by one block, its weights already in registers as far as they fit there (kHeldMax groups a thread).
+/// One row by one block, from row `source` of x; its weights already in registers as far as they fit there (kHeldMax groups a thread).
 template <bool kAdds>
-__device__ __forceinline__ void norm_row(const NormKernelParams& p, int row, const float4 (&weight)[kHeldMax],
+__device__ __forceinline__ void norm_row(const NormKernelParams& p, int row, int source, const float4 (&weight)[kHeldMax],
                                          float* warps) {
   const int groups = (p.width + 3) / 4, threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-  const int source = p.row_index.header != nullptr ? pass_ids(p.row_index)[row] : row;
   const float* x = p.x + source * p.x_stride;
   const float* residual = p.residual + static_cast<std::int64_t>(row) * p.width;
   const auto added_to = [&](int group) {
@@ -135,10 +134,13 @@ __global__ void __launch_bounds__(kNormThreadsMax) norm_rows(const NormKernelPar
       weight[j] = load_group(p.weight, thread + j * threads, p.width, p.vectors);
     }
   }
+  const auto source_of = [&p](int row) { return p.row_index.header != nullptr && row < p.rows ? pass_ids(p.row_index)[row] : row; };
+  int source = source_of(static_cast<int>(blockIdx.x));  // a pass's lists are there already
   wait_for_previous();
   int turn = 0;  // two places for partial sums, so that one barrier a row is enough
   for (int row = static_cast<int>(blockIdx.x); row < p.rows; row += static_cast<int>(gridDim.x), turn ^= 1) {
-    norm_row<kAdds>(p, row, weight, warps[turn]);
+    norm_row<kAdds>(p, row, source, weight, warps[turn]);
+    source = source_of(row + static_cast<int>(gridDim.x));
   }
 }
 
