@@ -598,9 +598,9 @@ __device__ __forceinline__ float slot_output(int units, int slots, int slot, int
 }
 
 __device__ __forceinline__ void combine_tile(const WindowExperts& e, const WindowLaunch& launch, const WindowPlan& plan,
-                                             const DownUnits& units, int tile, float* results,
+                                             const DownUnits& units, int rows, int tile, float* results,
                                              const CombineInputs* early) {
-  const int rows = live_rows(e.routing.pass, e.routing.rows), top_k = e.routing.top_k;
+  const int top_k = e.routing.top_k;
   if (units.units_per_item() > 1) {
     const int slots = e.routing.rows * launch.slots_per_row;
     for (int at = threadIdx.x; at < rows * launch.slots_per_row * kTileRows; at += kWindowThreads) {
@@ -657,6 +657,7 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
   }
   if (launch.routes) begin_plan(e.routing, launch, masks, plan);
   allow_next();
+  const int live = live_rows(e.routing.pass, e.routing.rows);  // a pass's arrays are there already
   __syncthreads();
   wait_for_previous();
 
@@ -668,7 +669,7 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
     route_rows(e.routing, reinterpret_cast<RouteCandidate*>(shared + launch.candidates), plan);
     if (launch.gate_up) shared_gate_up.run(plan, rows, partials);
     __syncthreads();
-    finish_plan(e.routing, launch, e.plan, masks, masks + kWindowExpertsRoutedMax, plan);
+    finish_plan(e.routing, launch, e.plan, live, masks, masks + kWindowExpertsRoutedMax, plan);
   } else {
     plan.chosen = e.plan.chosen;
     plan.weights = e.plan.weights;
@@ -697,7 +698,7 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
       run_down_tile<F, stages>(e, launch, plan, units, results, ring);
       wait_copies<stages - 1>();
       __syncthreads();
-      combine_tile(e, launch, plan, units, tile, results, reinterpret_cast<const CombineInputs*>(shared + launch.early));
+      combine_tile(e, launch, plan, units, live, tile, results, reinterpret_cast<const CombineInputs*>(shared + launch.early));
       __syncthreads();
     }
   }

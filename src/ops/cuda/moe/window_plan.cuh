@@ -84,12 +84,11 @@ __device__ __forceinline__ void route_rows(const RoutingInputs& inputs, RouteCan
 }
 static_assert(kWindowRoutedRowsMax <= kWindowWarps);
 
-/// Orders the slots of the routed rows by expert. A slot's rank among its expert's is the number of earlier rows, so every
+/// Orders the slots of the `rows` routed rows by expert. A slot's rank among its expert's is the number of earlier rows, so every
 /// CTA comes to the same order.
 __device__ __forceinline__ void finish_plan(const RoutingInputs& inputs, const WindowLaunch& launch, const ExpertPlan& exported,
-                                            std::uint32_t* masks, std::uint32_t* warp_totals, WindowPlan& plan) {
+                                            int rows, std::uint32_t* masks, std::uint32_t* warp_totals, WindowPlan& plan) {
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const int rows = live_rows(inputs.pass, inputs.rows);
   WindowItem* const items = plan.items + launch.shared_items;
   std::uint16_t* const places = plan.slots + launch.shared_slots;
   const int slots = rows * inputs.top_k;
