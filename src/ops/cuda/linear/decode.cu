@@ -116,6 +116,7 @@ bool run(CudaContext& context, const PackedPart& part, const LinearCall& call, D
   arguments.x = static_cast<const __nv_bfloat16*>(call.x);
   arguments.row_index = call.row_index;
   arguments.runs_aligned = part.columns % 8 == 0 && is_aligned(call.x, 16);
+  arguments.plain_chunks = kPlainChunksMax;
   arguments.out = linear_output(call);
   if (call.norm != nullptr) set_norm(*call.norm, call.keeps_norm, arguments.norm);
   LaunchShape shape;

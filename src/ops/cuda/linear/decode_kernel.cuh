@@ -45,6 +45,7 @@ struct DecodeArguments {
   IdsRef row_index;
   NormedInput norm;            // instead of x and row_index, where it has rows
   std::int32_t runs_aligned;   // eight columns of x can be copied at once
+  std::int32_t plain_chunks;   // up to so many of a thread (kPlainChunksMax) are loaded instead of copied
   LinearOutput out;
   std::int32_t cluster_shift;  // CTAs of a cluster, as a power of two
   std::int32_t buffers;        // of a slot, 1 or 2
@@ -54,6 +55,7 @@ struct DecodeArguments {
   std::uint32_t sums_at, rings_at, barriers_at;
 };
 
+constexpr int kPlainChunksMax = 4;
 constexpr int kPieceBytes = 512;  // one tile, one segment, eight tokens: 16 bytes a lane
 
 /// How a kernel is built; `warps` and `ctas` (on a multiprocessor) bound its registers.
@@ -150,9 +152,33 @@ class WeightRing {
   const std::uint8_t* next_;
 };
 
+/// Few enough chunks to be held in registers: plain loads, because an asynchronous copy would be awaited behind all of the rings'
+/// first blocks, where the first of them is enough to begin with.
+__device__ __forceinline__ void load_input(const DecodeArguments& a, const InputTile& tile, int chunks, int thread, int threads) {
+  uint4 held[kPlainChunksMax];
+#pragma unroll
+  for (int i = 0; i < kPlainChunksMax; ++i) {
+    const int at = thread + i * threads;
+    held[i] = make_uint4(0, 0, 0, 0);
+    if (at >= chunks * tile.rows) continue;
+    const int m = tile.rows == 1 ? 0 : at / chunks, column = tile.first_column + 8 * (at - m * chunks);
+    const std::int64_t row = a.row_index.header != nullptr ? pass_ids(a.row_index)[m] : m;
+    if (column < a.part.columns) held[i] = *reinterpret_cast<const uint4*>(a.x + row * a.part.columns + column);
+  }
+#pragma unroll
+  for (int i = 0; i < kPlainChunksMax; ++i) {
+    const int at = thread + i * threads;
+    if (at >= chunks * tile.rows) break;
+    const int m = tile.rows == 1 ? 0 : at / chunks;
+    store_shared_16(tile.chunk_address(at - m * chunks, m), held[i]);
+  }
+}
+
+/// x of the CTA's columns, zero beyond K. A barrier of the CTA follows.
 __device__ __forceinline__ void stage_input(const DecodeArguments& a, const InputTile& tile) {
   const int chunks = tile.columns / 8;
   const int thread = threadIdx.x + 32 * (threadIdx.y + blockDim.y * threadIdx.z), threads = 32 * blockDim.y * blockDim.z;
+  if (a.runs_aligned && chunks * tile.rows <= a.plain_chunks * threads) return load_input(a, tile, chunks, thread, threads);
   for (int m = 0; m < tile.rows; ++m) {
     const std::int64_t row = a.row_index.header != nullptr ? pass_ids(a.row_index)[m] : m;
     const __nv_bfloat16* from = a.x + row * a.part.columns;
@@ -174,6 +200,8 @@ __device__ __forceinline__ void stage_input(const DecodeArguments& a, const Inpu
       store_shared_16(to, make_uint4(words[0], words[1], words[2], words[3]));
     }
   }
+  commit_copies();
+  wait_copies<0>();
 }
 
 /// Codes and scales of one block, both halves: everything that is read before the stage is refilled.
@@ -434,8 +462,6 @@ __device__ __forceinline__ void decode_layer(const DecodeArguments& a) {
   } else {
     wait_for_previous();
     stage_input(a, tile);
-    commit_copies();
-    wait_copies<0>();
   }
   __syncthreads();
   if (a.cluster_shift > 0) cluster_wait_acquire();
