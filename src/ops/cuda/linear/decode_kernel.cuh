@@ -55,7 +55,8 @@ struct DecodeArguments {
   std::uint32_t sums_at, rings_at, barriers_at;
 };
 
-constexpr int kPlainChunksMax = 4;
+constexpr int kPlainChunksMax = 16;
+constexpr int kPlainBatch = 8;  // of those, on their way together
 constexpr int kPieceBytes = 512;  // one tile, one segment, eight tokens: 16 bytes a lane
 
 /// How a kernel is built; `warps` and `ctas` (on a multiprocessor) bound its registers.
@@ -152,25 +153,29 @@ class WeightRing {
   const std::uint8_t* next_;
 };
 
-/// Few enough chunks to be held in registers: plain loads, because an asynchronous copy would be awaited behind all of the rings'
-/// first blocks, where the first of them is enough to begin with.
+/// For few chunks: plain loads, because an asynchronous copy would be awaited behind all of the rings' first blocks, where the
+/// first of them is enough to begin with.
 __device__ __forceinline__ void load_input(const DecodeArguments& a, const InputTile& tile, int chunks, int thread, int threads) {
-  uint4 held[kPlainChunksMax];
+  const int all = chunks * tile.rows;
+#pragma unroll 1
+  for (int begin = thread; begin < all; begin += kPlainBatch * threads) {
+    uint4 held[kPlainBatch];
 #pragma unroll
-  for (int i = 0; i < kPlainChunksMax; ++i) {
-    const int at = thread + i * threads;
-    held[i] = make_uint4(0, 0, 0, 0);
-    if (at >= chunks * tile.rows) continue;
-    const int m = tile.rows == 1 ? 0 : at / chunks, column = tile.first_column + 8 * (at - m * chunks);
-    const std::int64_t row = a.row_index.header != nullptr ? pass_ids(a.row_index)[m] : m;
-    if (column < a.part.columns) held[i] = *reinterpret_cast<const uint4*>(a.x + row * a.part.columns + column);
-  }
+    for (int i = 0; i < kPlainBatch; ++i) {
+      const int at = begin + i * threads;
+      held[i] = make_uint4(0, 0, 0, 0);
+      if (at >= all) continue;
+      const int m = tile.rows == 1 ? 0 : at / chunks, column = tile.first_column + 8 * (at - m * chunks);
+      const std::int64_t row = a.row_index.header != nullptr ? pass_ids(a.row_index)[m] : m;
+      if (column < a.part.columns) held[i] = *reinterpret_cast<const uint4*>(a.x + row * a.part.columns + column);
+    }
 #pragma unroll
-  for (int i = 0; i < kPlainChunksMax; ++i) {
-    const int at = thread + i * threads;
-    if (at >= chunks * tile.rows) break;
-    const int m = tile.rows == 1 ? 0 : at / chunks;
-    store_shared_16(tile.chunk_address(at - m * chunks, m), held[i]);
+    for (int i = 0; i < kPlainBatch; ++i) {
+      const int at = begin + i * threads;
+      if (at >= all) break;
+      const int m = tile.rows == 1 ? 0 : at / chunks;
+      store_shared_16(tile.chunk_address(at - m * chunks, m), held[i]);
+    }
   }
 }
 
