@@ -188,6 +188,34 @@ TEST_P(GoldenMtp, CommittedRowsDontChange) {
   EXPECT_TRUE(test::same_bits(logits[0], logits[1]));
 }
 
+/// Keys of the pairs before the wanted one are written by the same pass, here some of them into an earlier page than its own:
+/// they must be there when it looks.
+TEST_P(GoldenMtp, TheLastOfSeveralPairsIsThatPairAlone) {
+  constexpr std::int32_t kTokens = 71;
+  const auto golden = test::read_golden_case(test::golden_directory(GetParam()));
+  const auto input = golden.expected.at("input_ids").as<std::int32_t>();
+  std::vector<std::int32_t> tokens;
+  for (std::size_t i = 0; i < kTokens; ++i) tokens.push_back(input[i * 5 % input.size()]);
+  // Each from pages that nothing was written to yet; more than once, as a race is lost now and then only.
+  const auto last_logits = [&](std::int32_t together) {
+    LanedModel laned(golden, test::backend_under_test(), 1);
+    RoundPlan plan;
+    laned.add(plan, 0, tokens, 0, kFlags);
+    ForwardResult result;
+    laned.model->forward(plan, result);
+    const std::int32_t first = kTokens - together;
+    const std::span all(tokens);
+    DraftLogits drafts;
+    laned.model->mtp_head()->absorb({laned.absorb_lane(0, 0, 0, all.first(static_cast<std::size_t>(first)), false)}, drafts);
+    laned.model->mtp_head()->absorb({laned.absorb_lane(0, first, first, all.subspan(static_cast<std::size_t>(first)), true)}, drafts);
+    return std::vector<float>(drafts.logits, drafts.logits + laned.model->facts().vocabulary_size);
+  };
+  const auto alone = last_logits(1);
+  for (const std::int32_t together : {2, 11, 12, 40, 64, 11, 12}) {
+    EXPECT_TRUE(test::same_bits(last_logits(together), alone)) << together << " pairs";
+  }
+}
+
 TEST_P(GoldenMtp, ADraftVocabularyLeavesTheRestOut) {
   const auto golden = test::read_golden_case(test::golden_directory(GetParam()));
   const auto tokens = golden.expected.at("input_ids").as<std::int32_t>();

@@ -36,6 +36,18 @@ std::int32_t PassBlock::append(const std::int32_t* values, std::size_t count) {
   return offset;
 }
 
+/// Of every page table, over all spans that have it: an MTP head's wanted rows are spans of their own, whose earlier neighbours the
+/// same pass writes.
+void PassBlock::find_settled(const PassInputs& inputs) {
+  settled_.clear();
+  for (const auto& lanes : inputs.lanes) {
+    for (const LaneSpan& span : lanes.spans) {
+      settled_.emplace_back(span.pages, span.position - (span.replay_tree ? span.replay_count : 0));
+    }
+  }
+  std::sort(settled_.begin(), settled_.end());
+}
+
 DeviceLane PassBlock::add_lane(const LaneSpan& span, const RowTree& tree) {
   DeviceLane lane = {};
   lane.slot = span.slot;
@@ -52,6 +64,7 @@ DeviceLane PassBlock::add_lane(const LaneSpan& span, const RowTree& tree) {
     lane.parents = append(span.parents, static_cast<std::size_t>(span.row_count));
     lane.depths = append(tree.depth.data(), static_cast<std::size_t>(span.row_count));
   }
+  lane.settled = std::lower_bound(settled_.begin(), settled_.end(), std::pair(span.pages, INT32_MIN))->second;
   lane.replay_count = span.replay_count;
   if (span.replay_count > 0) lane.replay = append(span.replay_rows, static_cast<std::size_t>(span.replay_count));
   lane.commits = span.commits;
@@ -125,6 +138,7 @@ void PassBlock::build(const PassInputs& inputs) {
   header.row_count = static_cast<std::int32_t>(inputs.row_count);
   header.group_count = static_cast<std::int32_t>(inputs.lanes.size());
   header.id_count = static_cast<std::int32_t>(inputs.ids.size());
+  find_settled(inputs);
   for (std::size_t group = 0; group < inputs.lanes.size(); ++group) {
     add_group(inputs.lanes[group], inputs.row_count, header.groups[group], facts_[group]);
   }

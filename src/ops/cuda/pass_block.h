@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ops/backend.h"
@@ -27,6 +28,7 @@ class PassBlock {
  private:
   void add_group(const PassInputs::Lanes& lanes, std::int64_t row_count, PassGroup& group, Lanes& facts);
   DeviceLane add_lane(const LaneSpan& span, const RowTree& tree);
+  void find_settled(const PassInputs& inputs);
   void add_items(const PassInputs::Lanes& lanes, const std::vector<RowTree>& trees, std::vector<DeviceLane>& device,
                  PassGroup& group, Lanes& facts);
   std::int32_t append(const std::int32_t* values, std::size_t count);
@@ -35,6 +37,7 @@ class PassBlock {
     return append(reinterpret_cast<const std::int32_t*>(values.data()), values.size() * sizeof(Struct) / 4);
   }
 
+  std::vector<std::pair<const std::int32_t*, std::int32_t>> settled_;  // page table, first key that the pass may write; in order
   std::vector<std::int32_t> words_;
   std::vector<Lanes> facts_;
 };

@@ -21,6 +21,7 @@ struct DeviceLane {
   std::int32_t replay;       // offset of replay_rows, or -1
   std::int32_t replay_count;
   std::int32_t commits, replay_tree, mutual;
+  std::int32_t settled;      // keys below were written by earlier passes and are not touched by this one
   std::int32_t partials;     // partial results of attention before this lane's: the sum of items x rows of earlier windows
 };
 

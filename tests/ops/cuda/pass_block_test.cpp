@@ -99,6 +99,7 @@ void expect_lane(const View& view, std::size_t group, std::size_t index, const T
   EXPECT_EQ(lane.commits, span.commits ? 1 : 0);
   EXPECT_EQ(lane.replay_tree, span.replay_tree ? 1 : 0);
   EXPECT_EQ(lane.replay_count, span.replay_count);
+  EXPECT_EQ(lane.settled, span.position - (span.replay_tree ? span.replay_count : 0));
   if (span.replay_count > 0) {
     EXPECT_EQ(view.list(lane.replay, span.replay_count), expected.replay);
   }
@@ -150,6 +151,33 @@ void expect_items(const View& view, std::size_t group, const std::vector<LaneSpa
   }
   EXPECT_EQ(at, items.size());
   EXPECT_GE(view.facts_of(group).partial_row_capacity, partials);
+}
+
+/// An MTP head's wanted row is a span of its own, in a group of its own as well; the same pass writes keys before it.
+TEST(PassBlock, SpansOfOnePageTableAreSettledBelowAllOfThem) {
+  const std::vector<std::int32_t> pages = {5, 6}, others = {7, 8};
+  LaneSpan wanted, earlier, other;
+  wanted.pages = earlier.pages = pages.data();
+  other.pages = others.data();
+  wanted.row_count = other.row_count = 1;
+  earlier.row_count = 10;
+  wanted.position = 70;
+  earlier.position = 60;
+  other.position = 75;
+  other.first_row = 1;
+  earlier.first_row = 2;
+  const std::vector<LaneSpan> all = {wanted, other, earlier}, few = {wanted, other};
+  PassInputs inputs;
+  inputs.rows = inputs.row_count = 12;
+  inputs.lanes = {{all, 0}, {few, 0}};
+  PassBlock block;
+  block.build(inputs);
+  const View view(block);
+  EXPECT_EQ(view.lane(0, 0).settled, 60);
+  EXPECT_EQ(view.lane(0, 1).settled, 75);
+  EXPECT_EQ(view.lane(0, 2).settled, 60);
+  EXPECT_EQ(view.lane(1, 0).settled, 60);
+  EXPECT_EQ(view.lane(1, 1).settled, 75);
 }
 
 TEST(PassBlock, HoldsWhatLanesSay) {

@@ -461,7 +461,11 @@ class WgmmaFolder {
       }
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        if (segment + i >= count) break;
+        // Beyond the last a segment without keys, which changes nothing: a branch would keep its loads from being early.
+        if (segment + i >= count) {
+          state[i] = make_float2(minus_infinity(), 0.0f);
+          next[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
         const FoldFactors f = fold_factors(maximum, state[i].x, a_.scale_log2);
         sum = fold(sum, state[i].y, f);
         total = make_float4(fold(total.x, next[i].x, f), fold(total.y, next[i].y, f), fold(total.z, next[i].z, f),

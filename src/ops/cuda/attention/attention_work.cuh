@@ -52,7 +52,7 @@ struct RowKeys {
 struct LaneView {
   int first_row = 0, row_count = 0, position = 0, slot = 0;
   std::int32_t partials = 0;  // DeviceLane::partials
-  int settled = 0;  // keys below were written by earlier passes, none of them is touched by this one
+  int settled = 0;  // DeviceLane::settled
   bool mutual = false;
   const std::int32_t* pages = nullptr;
   const std::int32_t* parents = nullptr;  // null: a chain
@@ -66,7 +66,7 @@ struct LaneView {
     position = lane.position;
     slot = lane.slot;
     partials = lane.partials;
-    settled = lane.position - (lane.replay_tree != 0 ? lane.replay_count : 0);
+    settled = lane.settled;
     mutual = lane.mutual != 0;
     pages = words + lane.pages;
     parents = lane.parents >= 0 ? words + lane.parents : nullptr;

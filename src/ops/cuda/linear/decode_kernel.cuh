@@ -153,7 +153,7 @@ class WeightRing {
   const std::uint8_t* next_;
 };
 
-/// For few chunks: plain loads, because an asynchronous copy would be awaited behind all of the rings' first blocks, where the
+/// For few chunks of rows as they come: plain loads, because an asynchronous copy would be awaited behind all of the rings' first blocks, where the
 /// first of them is enough to begin with.
 __device__ __forceinline__ void load_input(const DecodeArguments& a, const InputTile& tile, int chunks, int thread, int threads) {
   const int all = chunks * tile.rows;
@@ -166,8 +166,9 @@ __device__ __forceinline__ void load_input(const DecodeArguments& a, const Input
       held[i] = make_uint4(0, 0, 0, 0);
       if (at >= all) continue;
       const int m = tile.rows == 1 ? 0 : at / chunks, column = tile.first_column + 8 * (at - m * chunks);
-      const std::int64_t row = a.row_index.header != nullptr ? pass_ids(a.row_index)[m] : m;
-      if (column < a.part.columns) held[i] = *reinterpret_cast<const uint4*>(a.x + row * a.part.columns + column);
+      if (column < a.part.columns) {
+        held[i] = *reinterpret_cast<const uint4*>(a.x + static_cast<std::int64_t>(m) * a.part.columns + column);
+      }
     }
 #pragma unroll
     for (int i = 0; i < kPlainBatch; ++i) {
@@ -183,9 +184,10 @@ __device__ __forceinline__ void load_input(const DecodeArguments& a, const Input
 __device__ __forceinline__ void stage_input(const DecodeArguments& a, const InputTile& tile) {
   const int chunks = tile.columns / 8;
   const int thread = threadIdx.x + 32 * (threadIdx.y + blockDim.y * threadIdx.z), threads = 32 * blockDim.y * blockDim.z;
-  if (a.runs_aligned && chunks * tile.rows <= a.plain_chunks * threads) return load_input(a, tile, chunks, thread, threads);
+  const bool listed = a.row_index.header != nullptr;
+  if (a.runs_aligned && !listed && chunks * tile.rows <= a.plain_chunks * threads) return load_input(a, tile, chunks, thread, threads);
   for (int m = 0; m < tile.rows; ++m) {
-    const std::int64_t row = a.row_index.header != nullptr ? pass_ids(a.row_index)[m] : m;
+    const std::int64_t row = listed ? pass_ids(a.row_index)[m] : m;
     const __nv_bfloat16* from = a.x + row * a.part.columns;
     for (int chunk = thread; chunk < chunks; chunk += threads) {
       const std::uint32_t to = tile.chunk_address(chunk, m);

@@ -30,6 +30,7 @@ struct NormedInput {
 };
 
 constexpr int kGroupsMax = 4;  // of four columns, that a thread plays in a row
+constexpr int kPlayedAtOnce = 2;  // warps that a warp plays side by side
 constexpr int kNormedColumnsMax = 8192;  // beyond, norm_threads() have more
 
 /// Bytes of shared memory for `rows` rows of `columns`; `share`: columns that a CTA multiplies.
@@ -83,24 +84,32 @@ __device__ __forceinline__ void load_rows(const NormedInput& norm, const NormPla
   for (int m = 0; m < rows; ++m) {
     const auto* from = reinterpret_cast<const float4*>(norm.x + m * norm.x_stride);
     const std::uint32_t row = shared + norm.rows_at + m * columns * 4;
-#pragma unroll 2
-    for (int played = player.warp; played < player.threads / 32; played += player.warps) {
-      float4 v[kGroupsMax];
+#pragma unroll 1
+    for (int played = player.warp; played < player.threads / 32; played += kPlayedAtOnce * player.warps) {
+      float4 v[kPlayedAtOnce][kGroupsMax];  // on their way together
+      const auto group_of = [&](int turn, int j) { return 32 * (played + turn * player.warps) + player.lane + j * player.threads; };
+      const auto is_played = [&](int turn) { return played + turn * player.warps < player.threads / 32; };
 #pragma unroll
-      for (int j = 0; j < kGroupsMax; ++j) {
-        const int group = 32 * played + player.lane + j * player.threads;
-        if (group < player.groups) v[j] = from[group];
-      }
-      float sum = 0.0f;
+      for (int turn = 0; turn < kPlayedAtOnce; ++turn) {
 #pragma unroll
-      for (int j = 0; j < kGroupsMax; ++j) {
-        const int group = 32 * played + player.lane + j * player.threads;
-        if (group >= player.groups) break;
-        sum = add_squares(v[j], sum);
-        store_shared_16(row + group * 16, {v[j].x, v[j].y, v[j].z, v[j].w});
+        for (int j = 0; j < kGroupsMax; ++j) {
+          if (is_played(turn) && group_of(turn, j) < player.groups) v[turn][j] = from[group_of(turn, j)];
+        }
       }
-      sum = fold_warp(sum);
-      if (player.lane == 0) store_shared_4(shared + norm.sums_at + (m * kNormWarpsMax + played) * 4, sum);
+#pragma unroll
+      for (int turn = 0; turn < kPlayedAtOnce; ++turn) {
+        if (!is_played(turn)) break;
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < kGroupsMax; ++j) {
+          if (group_of(turn, j) >= player.groups) break;
+          sum = add_squares(v[turn][j], sum);
+          store_shared_16(row + group_of(turn, j) * 16, {v[turn][j].x, v[turn][j].y, v[turn][j].z, v[turn][j].w});
+        }
+        sum = fold_warp(sum);
+        const int place = m * kNormWarpsMax + played + turn * player.warps;
+        if (player.lane == 0) store_shared_4(shared + norm.sums_at + place * 4, sum);
+      }
     }
   }
 }
