@@ -458,9 +458,9 @@ TEST(Drafts, AHopelessSourceIsGivenUp) {
   run(*engine, request_of(counting_prompt(50), 100));  // costs are being learned
   const Outcome outcome = run(*engine, request_of(counting_prompt(50), 600));
   EXPECT_EQ(outcome.finish.reason, FinishReason::kLength);
-  // A few tries, then one in a while; more of them on a machine whose passes take now long, now short. One that is never
-  // given up drafts in every round.
-  EXPECT_LT(outcome.finish.statistics.drafted, 200);
+  // A few tries, then one in a while. One that is never given up drafts in every round, or, as a plain pass stands between
+  // two misses, in every other.
+  EXPECT_LT(outcome.finish.statistics.drafted, 60);
   EXPECT_GT(outcome.finish.statistics.drafted, 1);
 }
 
