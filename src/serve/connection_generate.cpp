@@ -50,7 +50,8 @@ std::string as_chunk(const std::string& bytes, int minor_version) {
 
 bool Connection::cancel_if_gone() {
   if (generation_ == nullptr) return false;
-  if (!peer_closed_ && !generation_->overflowed()) return false;
+  const bool falls_behind = generation_->overflowed() && !generation_->finished();
+  if (!peer_closed_ && !falls_behind) return false;
   generation_->cancel();
   return true;
 }
@@ -120,7 +121,7 @@ Connection::Task<bool> Connection::whole_reply(const HttpRequest& request, Excha
     generation_->poll(pieces);
     pieces.clear();
     if (generation_->finished()) break;
-    if (cancel_if_gone() && peer_closed_) co_return false;  // a client that is there hears of an overflow: it is a failure
+    if (cancel_if_gone() && peer_closed_) co_return false;  // a client that is there hears of what overflowed, with the end
     if (server_.stopping) {
       generation_->cancel();
       co_return co_await respond(request, restarting_error(kStoppedText).response(), false);
@@ -149,8 +150,12 @@ Connection::Task<bool> Connection::stream_reply(const HttpRequest& request, Exch
     pieces.clear();
     generation_->poll(pieces);
     const bool finished = generation_->finished();
-    if (!finished && cancel_if_gone()) co_return false;
+    const bool cancelled = !finished && cancel_if_gone();
     if (peer_closed_) co_return false;
+    if (cancelled) {  // too much waited to be read: a client that is there hears of it with the end, which is near
+      co_await wait(Clock::time_point::max());
+      continue;
+    }
     const bool stopped = !finished && server_.stopping;
     if (stopped) generation_->cancel();
     if (stopped && !opened) co_return co_await respond(request, restarting_error(kStoppedText).response(), false);

@@ -88,12 +88,20 @@ class LeakyModel final : public FakeModel {
   std::vector<float> logits_;
 };
 
+/// Passes that take a while: the first stream is still there when the last is opened.
+FakeModelOptions slow_enough_for_company() {
+  FakeModelOptions settings;
+  settings.seconds_per_pass = 0.002;
+  return settings;
+}
+
 TEST(MeasureDecode, AStreamThatIsntItselfInCompanyIsFound) {
-  EXPECT_EQ(measure_decode(std::make_shared<LeakyModel>(), three_streams()).differing_streams, 3);
+  const auto model = std::make_shared<LeakyModel>(slow_enough_for_company());
+  EXPECT_EQ(measure_decode(model, three_streams()).differing_streams, 3);
 }
 
 TEST(MeasureDecode, AFailingModelIsAnErrorAndNoFigure) {
-  FakeModelOptions settings;
+  FakeModelOptions settings = slow_enough_for_company();
   settings.on_forward = [](const RoundPlan& plan) {
     if (plan.lanes.size() == 3 && !plan.lanes[0].commits) throw std::runtime_error("the device is gone");
   };

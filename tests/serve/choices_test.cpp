@@ -197,7 +197,9 @@ TEST_F(ChoicesTest, OneThatFailsFailsTheRequestAndCancelsTheOthers) {
   EXPECT_EQ(whole.status, 500);
   EXPECT_EQ(whole.json()["error"]["message"], "choice 1: a made-up failure");
   EXPECT_EQ(engine_->cancelled(), 2);
+  engine_->set_round_ms(100.0);  // the failure comes when the stream has been opened
   const Reply streamed = ask(port(), chat("ODD", fields + R"(,"stream":true)"));
+  engine_->set_round_ms(1.0);
   EXPECT_EQ(streamed.status, 200);
   EXPECT_NE(streamed.body.find("choice 1: a made-up failure"), std::string::npos) << streamed.body;
   EXPECT_EQ(streamed.body.substr(streamed.body.size() - 14), "data: [DONE]\n\n");

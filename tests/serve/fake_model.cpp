@@ -214,6 +214,7 @@ bool FakeEngine::step(Stream& stream) {
     event.token = kEndToken;
   }
   ++stream.index;
+  ++tokens_made_;
   event.is_stop_token = event.token == kEndToken;
   event.chosen = {event.token, -0.5f};
   if (stream.request.logprobs_top > 0) event.top = {{event.token, -0.5f}, {'~', -2.0f}};

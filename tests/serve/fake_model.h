@@ -59,6 +59,8 @@ class FakeEngine final : public Engine {
 
   int cancelled() const { return cancelled_; }
   int running() const { return load().running; }
+  std::int64_t tokens_made() const { return tokens_made_; }
+  void set_round_ms(double round_ms) { round_ms_ = round_ms; }
   /// open() refuses, as a full queue does, once this many requests are there.
   void set_requests_max(std::size_t count) { requests_max_ = count; }
   std::string last_owner() const;
@@ -72,12 +74,13 @@ class FakeEngine final : public Engine {
   void finish(Stream& stream, FinishReason reason, const std::string& message = "");
 
   EngineFacts facts_;
-  double round_ms_;
+  std::atomic<double> round_ms_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Stream>> streams_;
   std::atomic<std::size_t> requests_max_{1u << 20};
   std::atomic<int> cancelled_{0};
+  std::atomic<std::int64_t> tokens_made_{0};
   std::atomic<bool> last_drafts_{true};
   std::string last_owner_;
   bool stopping_ = false;

@@ -1,12 +1,15 @@
 // Clients that don't take what they asked for, and more requests than the engine queues: each costs only itself.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/limits.h"
 #include "eventually.h"
 #include "serve/fake_model.h"
 #include "serve/http_client.h"
@@ -19,12 +22,10 @@ using namespace std::chrono_literals;
 
 constexpr int kEndless = 1'900'000'000;  // no engine of a test comes to it
 
-/// With logprobs every token takes a hundred bytes and more on the wire, however many of them one event holds: without,
-/// a reply may fit into the kernel's buffers.
-std::string endless_chat(int tokens = kEndless) {
+std::string chat(int tokens, bool streamed, bool logprobs = false) {
   return post("/v1/chat/completions",
-              R"({"messages":[{"role":"user","content":"go on"}],"stream":true,"logprobs":true,"max_tokens":)" +
-                  std::to_string(tokens) + "}");
+              fmt::format(R"({{"messages":[{{"role":"user","content":"go on"}}],"max_tokens":{},"stream":{},"logprobs":{}}})", tokens,
+                          streamed, logprobs));
 }
 
 // A client that never reads, beside one that does: it is let go of, its stream is cancelled, nobody else notices.
@@ -40,7 +41,9 @@ std::chrono::duration<double> time_until_let_go(double round_ms, int not_reading
 
   const auto start = std::chrono::steady_clock::now();
   HttpClient silent(server.port());
-  silent.send(endless_chat());
+  // With logprobs every token takes a hundred bytes and more on the wire, however many of them one event holds: without,
+  // a reply may fit into the kernel's buffers.
+  silent.send(chat(kEndless, true, true));
   EXPECT_TRUE(eventually([&] { return engine->running() == 1; }));
   const std::string hello = post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"SAY:hello"}]})");
   EXPECT_EQ(ask(server.port(), hello).status, 200);
@@ -60,6 +63,71 @@ TEST(SlowClient, IsLetGoOfWhenItsEventsPileUp) {
   time_until_let_go(0.0, kLongerThanTheTest);
 }
 
+/// Keeps whoever turns tokens into text waiting while it is shut.
+class GatedText final : public FakeTokenizer {
+ public:
+  std::string token_bytes(std::int32_t id) const override {
+    shut.wait(true);
+    return FakeTokenizer::token_bytes(id);
+  }
+  void open() {
+    shut = false;
+    shut.notify_all();
+  }
+  std::atomic<bool> shut{false};
+};
+
+/// A server that falls behind its own replies: the clients are there and read.
+struct SlowServer : ::testing::Test {
+  SlowServer() {
+    model->tokenizer = text;
+    server.start();
+    server.set_model(model);
+  }
+  ~SlowServer() override { text->open(); }
+  static ServerOptions options() {
+    ServerOptions options;
+    options.port = 0;
+    return options;
+  }
+  static constexpr int kMoreThanIsHeld = 2 * static_cast<int>(limits::kStreamEventsMax) + 1;
+
+  FakeEngine* engine = nullptr;
+  std::shared_ptr<ServedModel> model = make_fake_model(engine, 2, 2'000'000'000, 0.0);
+  std::shared_ptr<GatedText> text = std::make_shared<GatedText>();
+  Server server{options(), ApiKeys()};
+};
+
+TEST_F(SlowServer, AReplyThatEndedWithTokensMissingIsRefused) {
+  for (const bool streamed : {false, true}) {
+    text->shut = true;
+    HttpClient client(server.port());
+    client.send(chat(2 * kMoreThanIsHeld, streamed));
+    ASSERT_TRUE(eventually([&] { return engine->tokens_made() == (streamed ? 4 : 2) * kMoreThanIsHeld; }));
+    text->open();
+    const Reply reply = client.receive().value_or(Reply{});
+    EXPECT_EQ(reply.status, 500);
+    EXPECT_NE(reply.body.find("read too slowly"), std::string::npos) << reply.body.substr(0, 400);
+  }
+  EXPECT_EQ(engine->cancelled(), 0);  // it was too late for that
+}
+
+TEST_F(SlowServer, AStreamWithTokensMissingEndsWithAnError) {
+  engine->set_round_ms(1.0);  // until the reply is being read
+  HttpClient client(server.port());
+  client.send(chat(kEndless, true));
+  EXPECT_NE(client.receive_until("\"content\""), "");
+  text->shut = true;
+  engine->set_round_ms(0.0);
+  const std::int64_t before = engine->tokens_made();
+  ASSERT_TRUE(eventually([&] { return engine->tokens_made() > before + kMoreThanIsHeld; }));
+  text->open();
+  const std::string events = client.receive_until("[DONE]");
+  EXPECT_NE(events.find("read too slowly"), std::string::npos) << events.substr(0, 400);
+  EXPECT_EQ(events.find(R"("finish_reason":"length")"), std::string::npos);
+  EXPECT_EQ(engine->cancelled(), 1);
+}
+
 // A client that leaves while its reply is being written: its events may have piled up unread by then, and the request
 // must end with its stream all the same. (One that waited for another event never came to its end.)
 TEST(LeavingClient, LeavesNoRequestBehind) {
@@ -72,8 +140,8 @@ TEST(LeavingClient, LeavesNoRequestBehind) {
   server.set_model(model);
   for (int i = 0; i < 100; ++i) {
     HttpClient client(server.port());
-    client.send(endless_chat());
-    client.receive_until("\"content\"");
+    client.send(chat(kEndless, true));
+    client.receive_until("{");  // of the reply, or of an error where the server fell behind the engine at once
     std::this_thread::sleep_for(std::chrono::microseconds(i * 50));
     client.reset();
   }
@@ -98,7 +166,7 @@ TEST(FullQueue, Answers503WithRetryAfter) {
   std::vector<std::unique_ptr<HttpClient>> clients;
   for (int i = 0; i < 3; ++i) {
     clients.push_back(std::make_unique<HttpClient>(server.port()));
-    clients.back()->send(endless_chat(4000));
+    clients.back()->send(chat(4000, true));
     ASSERT_TRUE(eventually([&] { return engine->load().running + engine->load().waiting == i + 1; }));
   }
   const std::string hello = post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"SAY:hello"}]})");

@@ -208,6 +208,7 @@ void Drafter::observe(const FedRows& fed, const Round& round) {
     rule.observe_level(static_cast<std::int32_t>(depth), level_landed[depth]);
     history.observe_level(static_cast<std::int32_t>(depth), level_landed[depth]);
   }
+  stream.drafts.sources[source].missed = fed.landed.empty();
   const double saved = static_cast<double>(fed.landed.size()) * round.plain_seconds();
   charge(stream, source, round.rows_seconds(fed.fed_drafts) - saved);
   try {
@@ -305,6 +306,8 @@ DepthRule::Ask Drafter::affordable(Stream& stream, std::size_t source, DepthRule
   StreamDrafts::Source& own = stream.drafts.sources[source];
   own.pays = ask.depth > 0 && own.account.balance() >= 0.0;
   if (!own.pays) {
+    // Never twice in a row in vain: what a plain pass takes, against which all is reckoned, must go on being measured.
+    if (std::exchange(own.missed, false)) return {};
     // A try: dear as it is when it misses. One that lands pays for the next.
     const DraftCost cost = cost_of(source);
     const double gap_seconds = StreamDrafts::kRowsAfterGap * known_[source].listen_seconds;

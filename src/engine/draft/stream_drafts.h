@@ -20,6 +20,7 @@ struct StreamDrafts {
     DepthRule rule;
     DraftAccount account;
     bool pays = false;      // as the rule last saw it
+    bool missed = false;    // nothing of its last window landed
     bool listens = true;    // rows of the next pass are kept for it; otherwise it sleeps, and costs nothing
     bool has_rows = true;   // those of the last pass were
     std::int32_t rows_since_gap = kRowsAfterGap;
