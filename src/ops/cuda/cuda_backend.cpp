@@ -51,7 +51,6 @@ class BackendContext final : public CudaContext {
     facts_.sm_count = properties.multiProcessorCount;
     facts_.shared_bytes_max = static_cast<int>(properties.sharedMemPerBlockOptin);
     facts_.hopper = options.hopper_paths && facts_.compute_capability == 90;
-    if (options.attention_folded_bytes_max >= 0) facts_.attention_folded_bytes_max = options.attention_folded_bytes_max;
     facts_.attention_partial_bytes_max = static_cast<std::int64_t>(memory_->attention_partial_bytes_max());
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
     memory_->set_on_free([this] { forget_graphs(); });  // a graph may point to what goes

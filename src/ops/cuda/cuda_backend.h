@@ -18,7 +18,6 @@ struct CudaBackendOptions {
   bool hopper_paths = true;     // false: the kernels for every GPU, also on sm_90 (tests compare the two)
   bool pinned_buffers = false;  // buffers in host memory that the GPU reaches (tests look inside them)
   std::uint64_t memory_bytes_max = 0;  // most device memory to take; 0: what is free
-  std::int64_t attention_folded_bytes_max = -1;  // DeviceFacts' (tests); negative: its default
 };
 
 struct CudaDevice {

@@ -28,8 +28,6 @@ struct DeviceFacts {
   bool hopper = false;            // sm_90a kernels are in this binary, run here and are wanted
   /// Of scratch memory, for attention's partial results; what takes more is walked in slices.
   std::int64_t attention_partial_bytes_max = 512ll << 20;
-  /// Of those, what one unit of attention may fold by itself: beyond, a launch of many CTAs is quicker.
-  std::int64_t attention_folded_bytes_max = 16ll << 10;
 };
 
 /// Scratch memory that operations may use between their own launches. Contents don't survive the operation, except in

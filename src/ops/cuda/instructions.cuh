@@ -164,19 +164,6 @@ __device__ __forceinline__ void named_sync(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
-/// Whether any of them says so; a barrier as named_sync().
-template <int threads>
-__device__ __forceinline__ bool any_of_threads(int name, bool mine) {
-  std::uint32_t any;
-  asm volatile(
-      "{\n .reg .pred mine, any;\n setp.ne.u32 mine, %1, 0;\n"
-      " barrier.cta.red.or.pred any, %2, %3, mine;\n selp.u32 %0, 1, 0, any;\n}"
-      : "=r"(any)
-      : "r"(mine ? 1u : 0u), "r"(name), "n"(threads)
-      : "memory");
-  return any != 0;
-}
-
 // --- across the grid --------------------------------------------------------------------------------------------------
 
 /// A word of global memory; what was written before the release that it saw is visible afterwards.

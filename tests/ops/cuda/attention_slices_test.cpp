@@ -1,5 +1,5 @@
-// Where a window's partial results are folded is a matter of speed: by a launch of its own, by the launch that made them, or,
-// where they don't fit their share of scratch memory at once, in slices. A backend that may take little memory has small slices.
+// Attention whose partial results don't fit their share of scratch memory at once: walked in slices, with the bits of one piece.
+// A backend that may take little memory has small slices.
 #include "ops/attention_harness.h"
 
 #include "support/synced_backend.h"
@@ -11,14 +11,11 @@ using AttentionSlices = OperationTest;
 
 constexpr std::uint64_t kLittleMemory = 64u << 20;
 
-constexpr std::int64_t kNeverInPlace = 0, kAlwaysInPlace = std::int64_t{1} << 40;
-
-std::unique_ptr<Backend> backend_with(const std::string& path, std::uint64_t memory_bytes_max, std::int64_t folded_bytes_max) {
+std::unique_ptr<Backend> backend_with(const std::string& path, std::uint64_t memory_bytes_max) {
   CudaBackendOptions options;
   options.pinned_buffers = true;
   options.hopper_paths = path != "every GPU";
   options.memory_bytes_max = memory_bytes_max;
-  options.attention_folded_bytes_max = folded_bytes_max;
   return std::make_unique<test::SyncedBackend>(make_cuda_backend(options));
 }
 
@@ -33,15 +30,6 @@ void run(AttentionHarness& harness) {
   harness.pass({{1, 140}, {2, 30}, {3, 50}});
 }
 
-void expect_equal(AttentionHarness& a, AttentionHarness& b, const std::string& what) {
-  run(a);
-  run(b);
-  EXPECT_TRUE(same_bits(a.all(), b.all())) << what;
-  for (std::int32_t row = 0; row < 6; ++row) {
-    EXPECT_TRUE(same_bits(a.tree_row(0, row), b.tree_row(0, row))) << what << ", row " << row << " of the tree";
-  }
-}
-
 TEST_F(AttentionSlices, HaveTheBitsOfOnePiece) {
   const AttentionShape shapes[] = {
       {.heads = 6, .kv_heads = 2, .head_dim = 64, .rotary_dims = 64},
@@ -50,25 +38,14 @@ TEST_F(AttentionSlices, HaveTheBitsOfOnePiece) {
   };
   for (const AttentionShape& shape : shapes) {
     for (const std::string& path : available_paths()) {
-      AttentionHarness whole(backend_with(path, 0, kNeverInPlace), shape, 4, 3200);
-      AttentionHarness sliced(backend_with(path, kLittleMemory, kNeverInPlace), shape, 4, 3200);
-      expect_equal(sliced, whole, std::to_string(shape.head_dim) + " on " + path);
-    }
-  }
-}
-
-TEST_F(AttentionSlices, AFoldInPlaceHasTheBitsOfALaunch) {
-  const AttentionShape shapes[] = {
-      {.heads = 6, .kv_heads = 2, .head_dim = 64, .rotary_dims = 64},
-      {.heads = 8, .kv_heads = 4, .head_dim = 128, .window = 300, .rotary_dims = 128},
-      {.heads = 12, .kv_heads = 2, .head_dim = 112, .window = 700},
-      {.heads = 8, .kv_heads = 1, .head_dim = 256, .rotary_dims = 64, .norms = true, .gated = true},
-  };
-  for (const AttentionShape& shape : shapes) {
-    for (const std::string& path : available_paths()) {
-      AttentionHarness launched(backend_with(path, 0, kNeverInPlace), shape, 4, 3200);
-      AttentionHarness in_place(backend_with(path, 0, kAlwaysInPlace), shape, 4, 3200);
-      expect_equal(in_place, launched, std::to_string(shape.head_dim) + " on " + path);
+      AttentionHarness whole(backend_with(path, 0), shape, 4, 3200), sliced(backend_with(path, kLittleMemory), shape, 4, 3200);
+      run(whole);
+      run(sliced);
+      const std::string what = std::to_string(shape.head_dim) + " on " + path;
+      EXPECT_TRUE(same_bits(sliced.all(), whole.all())) << what;
+      for (std::int32_t row = 0; row < 6; ++row) {
+        EXPECT_TRUE(same_bits(sliced.tree_row(0, row), whole.tree_row(0, row))) << what << ", row " << row << " of the tree";
+      }
     }
   }
 }

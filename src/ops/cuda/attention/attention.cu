@@ -1,6 +1,6 @@
 // Which kernels a pass's attention is made of. Windows (lanes of up to kWindowRowsMax rows): one launch that leaves a partial
-// result for every segment, one that folds them, or, where that is little work, the first folds as well; where those results would
-// take too much memory, both for a slice of them after the other. Prompts: one launch in which each CTA walks its rows' segments. A pass
+// result for every segment, one that folds them; where those results would take too much memory, both for a slice of them after
+// the other. Prompts: one launch in which each CTA walks its rows' segments. A pass
 // that has both gets both. The choice depends on counts and capacities that hold for every replay of a captured pass.
 #include <cuda_runtime.h>
 
@@ -131,21 +131,6 @@ class PartialSlices {
   float* carried_outputs_ = nullptr;
 };
 
-/// Counters for units that fold what they share (AttentionArguments::arrivals); null: a launch of its own folds. Segments are
-/// known as their number over all lanes alone.
-std::uint32_t* arrivals_of(CudaContext& context, const AttentionArguments& a, const KernelChoice& choice, const Lanes& lanes, int blocks,
-                           int packed_rows) {
-  if (!choice.folds || lanes.lane_count == 0) return nullptr;
-  const std::int64_t segments = (lanes.item_capacity + lanes.lane_count - 1) / lanes.lane_count;
-  const std::int64_t rows = std::min(packed_rows, choice.unit_rows);
-  if (segments * rows * blocks * kBlockDims * static_cast<std::int64_t>(sizeof(float)) > context.facts().attention_folded_bytes_max) {
-    return nullptr;
-  }
-  const std::int64_t counters = static_cast<std::int64_t>(lanes.lane_count) * a.kv_heads * a.row_blocks;
-  return static_cast<std::uint32_t*>(
-      context.scratch(Scratch::kCounters, static_cast<std::size_t>(counters) * sizeof(std::uint32_t)));
-}
-
 void attend_windows(CudaContext& context, const AttentionParams& p, const Lanes& lanes, AttentionArguments a) {
   const int blocks = head_blocks(a.head_dim);
   const int packed_rows = std::min(lanes.rows_max, kWindowRowsMax) * a.group;
@@ -158,11 +143,9 @@ void attend_windows(CudaContext& context, const AttentionParams& p, const Lanes&
   fold_shape.grid = dim3(static_cast<unsigned>((rows.end - rows.begin) * a.heads * blocks));
   fold_shape.block = dim3(kFoldThreads);
   const PartialSlices slices(context, a, blocks, lanes.partial_row_capacity, fold_shape.grid.x);
-  if (slices.count() == 1) a.arrivals = arrivals_of(context, a, choice, lanes, blocks, packed_rows);
   for (std::int64_t slice = 0; slice < slices.count(); ++slice) {
     slices.set(a, slice);
     launch_units(context, choice, a, ctas);
-    if (a.arrivals != nullptr) continue;
     launch(context, "attention's fold", attention_fold_kernel, fold_shape, a, static_cast<int>(rows.begin), blocks);
   }
 }

@@ -1,8 +1,7 @@
-// The fold of a window row's segments (attention_math.cuh) as a launch of its own, where the kernel before it doesn't fold
-// (AttentionArguments::arrivals). A CTA takes 64 columns of one (row, head): the factors of up to 128 segments are found side
-// by side (the running maximum is a prefix maximum), then each column is walked in ascending order. Where the partial results
-// come in slices, a row's fold stops at the slice's end and the next slice's goes on from there: the same steps in the same
-// order.
+// The fold of a window row's segments (attention_math.cuh), the second of a window's two launches. A CTA takes 64 columns of
+// one (row, head): the factors of up to 128 segments are found side by side (the running maximum is a prefix maximum), then
+// each column is walked in ascending order. Where the partial results come in slices, a row's fold stops at the slice's end
+// and the next slice's goes on from there: the same steps in the same order.
 #pragma once
 
 #include "ops/cuda/attention/attention_math.cuh"

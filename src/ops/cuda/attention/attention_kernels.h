@@ -14,7 +14,6 @@ struct KernelChoice {
   int threads = 0;
   int launch_registers = 0;  // of a thread, that the kernel's warpgroups share out; 0: they don't
   std::size_t shared_bytes = 0;
-  bool folds = false;  // where it is given AttentionArguments::arrivals
 };
 
 /// mma.sync: windows whose widest lane has `packed_rows` packed rows, at most `shared_max` bytes a CTA.

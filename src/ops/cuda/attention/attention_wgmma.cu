@@ -14,7 +14,6 @@ KernelChoice choice_of() {
   choice.threads = Shape::kThreads;
   choice.shared_bytes = Shape::kSharedBytes;
   choice.launch_registers = Shape::kLaunchRegisters;
-  choice.folds = !kPrompt;
   return choice;
 }
 

@@ -1,7 +1,6 @@
 // Attention by wgmma, for Hopper: the arithmetic of attention_mma.cuh with 64 packed rows a warpgroup. One producer warp
 // walks the CTA's units ahead of everyone and fills a ring by bulk copies (a page part is contiguous); one to three consumer
-// warpgroups share what it brings. Windows leave partials, which the producer's idle
-// warps fold where that is little work (arrivals), prompts fold their segments on the way.
+// warpgroups share what it brings. Windows leave partials, prompts fold their segments on the way.
 //
 // A tile's scores are asked for before the values of the tile before are added, so that the tensor cores have work while
 // probabilities are formed. In a prompt the folded output of a row lies beside the open segment's: in registers, or, for
@@ -26,10 +25,6 @@ struct WgmmaShape {
   static constexpr int kStageBytes = kStageBlocks * kBlockBytes;
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroupThreads;
   static constexpr int kUnitRows = kWarpgroups * kWarpgroupRows;
-  // The producer's other warps fold what units share.
-  static constexpr int kFoldingThreads = kWarpgroupThreads - 32;
-  static constexpr int kStoredBarrier = 1 + kWarpgroups, kFoldingBarrier = 2 + kWarpgroups;  // 1 .. kWarpgroups are the consumers'
-  static constexpr int kStoredThreads = kWarpgroups * kWarpgroupThreads + kFoldingThreads;
   static constexpr int kQueryBytes = kBlocks * kBlockBytes;  // of a warpgroup
   /// Folded outputs of a thread that lie in shared memory, four at a time; the others are in registers.
   static constexpr int kSharedStateQuads = kPrompt && kBlocks == 4 ? 24 : 0;
@@ -211,7 +206,6 @@ class WgmmaConsumer {
       segment_.close();
       finish_values(values_at);
       store_partial();
-      if (a_.arrivals != nullptr) named_sync(Shape::kStoredBarrier, Shape::kStoredThreads);
     }
   }
 
@@ -385,102 +379,6 @@ class WgmmaConsumer {
   float run_[Shape::kRegisterState];
 };
 
-/// What folds windows' rows (AttentionArguments::arrivals): three warps that go from unit to unit with the consumers, and
-/// where theirs is the last of the units that share its rows, fold these. Not the consumers' own work, whose registers are full.
-template <int kBlocks, int kWarpgroups>
-class WgmmaFolder {
- public:
-  using Shape = WgmmaShape<kBlocks, kWarpgroups, false>;
-  __device__ __forceinline__ explicit WgmmaFolder(const AttentionArguments& a)
-      : a_(a), thread_(static_cast<int>(threadIdx.x) % kWarpgroupThreads - 32) {}
-
-  __device__ __forceinline__ void run() {
-    UnitWalk<false> walk(a_);
-    Unit unit;
-#pragma unroll 1
-    while (walk.next(a_, unit)) {
-      wait_for_previous();
-      named_sync(Shape::kStoredBarrier, Shape::kStoredThreads);
-      if (comes_last(unit)) fold_unit(unit);
-    }
-    wait_for_previous();
-  }
-
- private:
-  /// The segments that the unit's rows see, whoever computes them.
-  __device__ __forceinline__ int segments_seen(const Unit& unit) const {
-    const int last_packed = min(unit.packed_begin + a_.unit_rows, unit.packed_count(a_)) - 1;
-    const RowKeys first = unit.lane.keys_of(unit.packed_begin / a_.group, a_.window);
-    const RowKeys last = unit.lane.keys_of(last_packed / a_.group, a_.window);
-    return segment_ordinal(last.last) - segment_ordinal(first.first) + 1;
-  }
-  __device__ __forceinline__ bool comes_last(const Unit& unit) const {
-    const int segments = segments_seen(unit);
-    if (segments == 1) return true;
-    bool is_last = false;
-    if (thread_ == 0) {
-      std::uint32_t* arrivals = a_.arrivals + unit.index;
-      __threadfence();  // of what the CTA's threads stored before the barrier
-      is_last = atomicAdd(arrivals, 1u) + 1 == static_cast<std::uint32_t>(segments);
-      if (is_last) *arrivals = 0;
-      __threadfence();
-    }
-    return any_of_threads<Shape::kFoldingThreads>(Shape::kFoldingBarrier, is_last);
-  }
-  /// A thread takes four columns of a row at a time.
-  __device__ __forceinline__ void fold_unit(const Unit& unit) const {
-    constexpr int kQuads = Shape::kDims / 4;
-    const int rows = min(a_.unit_rows, unit.packed_count(a_) - unit.packed_begin);
-#pragma unroll 1
-    for (int i = thread_; i < rows * kQuads; i += Shape::kFoldingThreads) {
-      const int packed = unit.packed_begin + i / kQuads;
-      fold_quad(unit, packed / a_.group, unit.kv_head * a_.group + packed % a_.group, i % kQuads * 4);
-    }
-  }
-  /// All segments of the row are at hand: there is one slice (partial_row() in attention_fold.cuh knows more of them).
-  __device__ __forceinline__ void fold_quad(const Unit& unit, int row, int head, int column) const {
-    const RowKeys keys = unit.lane.keys_of(row, a_.window);
-    const int begin = segment_ordinal(keys.first), count = segment_ordinal(keys.last) - begin + 1;
-    const int skipped = begin - segment_ordinal(unit.lane.keys_of(0, a_.window).first);
-    // In (partial row, head); a launch that folds has few of them (kFoldedBytesMax).
-    const int first = (unit.lane.partials + skipped * unit.lane.row_count + row) * a_.heads + head;
-    const int stride = unit.lane.row_count * a_.heads;
-    const float2* states = a_.partial_states + first;
-    const float* outputs = a_.partial_outputs + static_cast<std::int64_t>(first) * Shape::kDims + column;
-    float maximum = minus_infinity(), sum = 0.0f;
-    float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 1
-    for (int segment = 0; segment < count; segment += kAhead) {
-      float2 state[kAhead];
-      float4 next[kAhead];
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int at = min(segment + i, count - 1) * stride;
-        state[i] = __ldcg(states + at);
-        next[i] = __ldcg(reinterpret_cast<const float4*>(outputs + at * Shape::kDims));
-      }
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        // Beyond the last a segment without keys, which changes nothing: a branch would keep its loads from being early.
-        if (segment + i >= count) {
-          state[i] = make_float2(minus_infinity(), 0.0f);
-          next[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        }
-        const FoldFactors f = fold_factors(maximum, state[i].x, a_.scale_log2);
-        sum = fold(sum, state[i].y, f);
-        total = make_float4(fold(total.x, next[i].x, f), fold(total.y, next[i].y, f), fold(total.z, next[i].z, f),
-                            fold(total.w, next[i].w, f));
-      }
-    }
-    store_output(a_, unit, row, head, column, total.x, total.y, sum);
-    store_output(a_, unit, row, head, column + 2, total.z, total.w, sum);
-  }
-
-  static constexpr int kAhead = 2;  // segments that are asked for at once; the warps have few registers
-  const AttentionArguments& a_;
-  const int thread_;
-};
-
 #endif  // sm_90a
 
 template <int kBlocks, int kWarpgroups, bool kPrompt>
@@ -505,12 +403,6 @@ __global__ void __launch_bounds__((WgmmaShape<kBlocks, kWarpgroups, kPrompt>::kT
     if (static_cast<int>(threadIdx.x) % kWarpgroupThreads < 32) {
       WgmmaProducer<kBlocks, kWarpgroups, kPrompt>(a, memory).run();
     } else {
-      if constexpr (!kPrompt) {
-        if (a.arrivals != nullptr) {
-          WgmmaFolder<kBlocks, kWarpgroups>(a).run();
-          return;
-        }
-      }
       wait_for_previous();
     }
   } else {

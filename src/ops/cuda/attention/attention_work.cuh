@@ -33,9 +33,6 @@ struct AttentionArguments {
   float2* partial_states;         // [partial row of the slice][head]: maximum, sum
   float2* carried_states;         // [CTA of the fold]: maximum and sum of rows that later slices go on with; null: one slice
   float* carried_outputs;         // [CTA of the fold][64]
-  /// Zeros, one for every (lane, kv head, row block): the unit that comes last folds the rows that it shares with the others, and
-  /// no fold follows. Null: one does. With one slice only.
-  std::uint32_t* arrivals;
   float scale_log2;               // scale * log2(e)
   int heads, kv_heads, group, head_dim;
   int window;                     // 0: all keys
@@ -85,7 +82,6 @@ struct LaneView {
 struct Unit {
   LaneView lane;
   int kv_head = 0;
-  int index = 0;            // windows: of (lane, kv head, row block)
   int packed_begin = 0;     // first packed row
   int tile = 0, tile_end = 0;
   int keys_end = 0;         // keys of the lane that lie in pages after this pass: positions below
@@ -167,10 +163,8 @@ class UnitWalk {
     unit.kv_head = index % a.kv_heads;
     const AttentionItem item = pass_items(a.lanes)[index / a.kv_heads];
     unit.lane.load(a, item.lane);
-    unit.index = (item.lane * a.kv_heads + unit.kv_head) * a.row_blocks + block;
     unit.packed_begin = block * a.unit_rows;
-    const std::int64_t partial =
-        unit.lane.partials + static_cast<std::int64_t>(item.index) * unit.lane.row_count;
+    const std::int64_t partial = unit.lane.partials + static_cast<std::int64_t>(item.index) * unit.lane.row_count;
     if (partial < a.slice_begin || partial >= a.slice_end) return false;
     unit.partial = partial - a.slice_begin;
     return bound_unit(a, unit, item.first_key, item.end_key);

@@ -45,7 +45,6 @@ struct DecodeArguments {
   IdsRef row_index;
   NormedInput norm;            // instead of x and row_index, where it has rows
   std::int32_t runs_aligned;   // eight columns of x can be copied at once
-  std::int32_t plain_chunks;   // up to so many of a thread (kPlainChunksMax) are loaded instead of copied
   LinearOutput out;
   std::int32_t cluster_shift;  // CTAs of a cluster, as a power of two
   std::int32_t buffers;        // of a slot, 1 or 2
@@ -55,8 +54,6 @@ struct DecodeArguments {
   std::uint32_t sums_at, rings_at, barriers_at;
 };
 
-constexpr int kPlainChunksMax = 16;
-constexpr int kPlainBatch = 8;  // of those, on their way together
 constexpr int kPieceBytes = 512;  // one tile, one segment, eight tokens: 16 bytes a lane
 
 /// How a kernel is built; `warps` and `ctas` (on a multiprocessor) bound its registers.
@@ -153,39 +150,11 @@ class WeightRing {
   const std::uint8_t* next_;
 };
 
-/// For few chunks of rows as they come: plain loads, because an asynchronous copy would be awaited behind all of the rings' first blocks, where the
-/// first of them is enough to begin with.
-__device__ __forceinline__ void load_input(const DecodeArguments& a, const InputTile& tile, int chunks, int thread, int threads) {
-  const int all = chunks * tile.rows;
-#pragma unroll 1
-  for (int begin = thread; begin < all; begin += kPlainBatch * threads) {
-    uint4 held[kPlainBatch];
-#pragma unroll
-    for (int i = 0; i < kPlainBatch; ++i) {
-      const int at = begin + i * threads;
-      held[i] = make_uint4(0, 0, 0, 0);
-      if (at >= all) continue;
-      const int m = tile.rows == 1 ? 0 : at / chunks, column = tile.first_column + 8 * (at - m * chunks);
-      if (column < a.part.columns) {
-        held[i] = *reinterpret_cast<const uint4*>(a.x + static_cast<std::int64_t>(m) * a.part.columns + column);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kPlainBatch; ++i) {
-      const int at = begin + i * threads;
-      if (at >= all) break;
-      const int m = tile.rows == 1 ? 0 : at / chunks;
-      store_shared_16(tile.chunk_address(at - m * chunks, m), held[i]);
-    }
-  }
-}
-
 /// x of the CTA's columns, zero beyond K. A barrier of the CTA follows.
 __device__ __forceinline__ void stage_input(const DecodeArguments& a, const InputTile& tile) {
   const int chunks = tile.columns / 8;
   const int thread = threadIdx.x + 32 * (threadIdx.y + blockDim.y * threadIdx.z), threads = 32 * blockDim.y * blockDim.z;
   const bool listed = a.row_index.header != nullptr;
-  if (a.runs_aligned && !listed && chunks * tile.rows <= a.plain_chunks * threads) return load_input(a, tile, chunks, thread, threads);
   for (int m = 0; m < tile.rows; ++m) {
     const std::int64_t row = listed ? pass_ids(a.row_index)[m] : m;
     const __nv_bfloat16* from = a.x + row * a.part.columns;
