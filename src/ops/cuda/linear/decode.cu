@@ -46,14 +46,13 @@ std::size_t lay_out(const PackedPart& part, const DecodePlan& plan, const Linear
   arguments.clusters = cut(part.tiles, plan.clusters);
   for (int more = 0; more < 2; ++more) arguments.slots[more] = cut(arguments.clusters.each + more, plan.slots);
   const int share = slot_warps * part.segment_blocks * kBlockColumns;
-  arguments.input_row_bytes = input_row_bytes(share);
-  const int input = arguments.input_row_bytes * call.rows;
+  const int input = share * 2 * call.rows;
   const int sums = owned_slots * plan.buffers * Build::kSumsBytes;
   const int rings = plan.slots * slot_warps * Build::kStages * Build::kTilesAtOnce * part.block_bytes;
   arguments.sums_at = static_cast<std::uint32_t>(divide_up(input, 128) * 128);
   arguments.rings_at = arguments.sums_at + static_cast<std::uint32_t>(sums);
   arguments.barriers_at = arguments.rings_at + static_cast<std::uint32_t>(rings);
-  const std::uint32_t end = arguments.barriers_at + kInputBarrierBytes + static_cast<std::uint32_t>(8 * (owned_slots + plan.slots) * plan.buffers);
+  const std::uint32_t end = arguments.barriers_at + static_cast<std::uint32_t>(8 * (owned_slots + plan.slots) * plan.buffers);
   return call.norm == nullptr ? end : lay_out_norm(part, call.rows, share, end, arguments.norm);
 }
 
@@ -118,7 +117,7 @@ bool run(CudaContext& context, const PackedPart& part, const LinearCall& call, D
   arguments.part = part;
   arguments.x = static_cast<const __nv_bfloat16*>(call.x);
   arguments.row_index = call.row_index;
-  arguments.bulk_input = part.columns % 8 == 0 && is_aligned(call.x, 16);
+  arguments.runs_aligned = part.columns % 8 == 0 && is_aligned(call.x, 16);
   arguments.out = linear_output(call);
   if (call.norm != nullptr) set_norm(*call.norm, call.keeps_norm, arguments.norm);
   LaunchShape shape;

@@ -44,18 +44,16 @@ struct DecodeArguments {
   const __nv_bfloat16* x;
   IdsRef row_index;
   NormedInput norm;            // instead of x and row_index, where it has rows
-  std::int32_t bulk_input;     // rows of x are aligned so that the copy engine brings them
+  std::int32_t runs_aligned;   // eight columns of x can be copied at once
   LinearOutput out;
   std::int32_t cluster_shift;  // CTAs of a cluster, as a power of two
   std::int32_t buffers;        // of a slot, 1 or 2
   EvenCut clusters;            // tiles
   EvenCut slots[2];            // tiles of a cluster that has clusters.each, and of one that has one more
-  std::int32_t input_row_bytes;
-  // Offsets in shared memory; x lies at 0. The barrier of x is the first.
+  // Offsets in shared memory; x lies at 0.
   std::uint32_t sums_at, rings_at, barriers_at;
 };
 
-constexpr int kInputBarrierBytes = 8;
 constexpr int kPieceBytes = 512;  // one tile, one segment, eight tokens: 16 bytes a lane
 
 /// How a kernel is built; `warps` and `ctas` (on a multiprocessor) bound its registers.
@@ -152,29 +150,34 @@ class WeightRing {
   const std::uint8_t* next_;
 };
 
-/// x of the CTA's columns, zero beyond K; a barrier of the CTA follows, and then a wait for `arrived`, if anything comes that way:
-/// rows that can be copied as they lie are, by the first warp's bulk copies. Asynchronous copies of 16 bytes would be awaited
-/// behind all of the rings' first blocks.
-__device__ __forceinline__ void stage_input(const DecodeArguments& a, const InputTile& tile, std::uint32_t arrived) {
+/// x of the CTA's columns, zero beyond K. A barrier of the CTA follows.
+__device__ __forceinline__ void stage_input(const DecodeArguments& a, const InputTile& tile) {
+  const int chunks = tile.columns / 8;
   const int thread = threadIdx.x + 32 * (threadIdx.y + blockDim.y * threadIdx.z), threads = 32 * blockDim.y * blockDim.z;
-  const int columns = min(tile.columns, a.part.columns - tile.first_column);
   const bool listed = a.row_index.header != nullptr;
-  const auto row_of = [&](int m) {
-    return a.x + (listed ? pass_ids(a.row_index)[m] : m) * static_cast<std::int64_t>(a.part.columns) + tile.first_column;
-  };
-  if (a.bulk_input != 0 && thread < 32) {
-    if (thread == 0) barrier_expect(arrived, tile.rows * columns * 2);
-    __syncwarp();
-    if (thread < tile.rows) copy_bulk(tile.place(0, thread), row_of(thread), columns * 2, arrived);
-  }
   for (int m = 0; m < tile.rows; ++m) {
-    const std::uint16_t* from = reinterpret_cast<const std::uint16_t*>(row_of(m));
-    const int copied = a.bulk_input != 0 ? columns : 0;  // a multiple of 8
-    for (int column = copied + 2 * thread; column < tile.columns; column += 2 * threads) {
-      const std::uint32_t low = column < columns ? from[column] : 0, high = column + 1 < columns ? from[column + 1] : 0;
-      store_shared_4(tile.place(column, m), __uint_as_float(low | high << 16));
+    const std::int64_t row = listed ? pass_ids(a.row_index)[m] : m;
+    const __nv_bfloat16* from = a.x + row * a.part.columns;
+    for (int chunk = thread; chunk < chunks; chunk += threads) {
+      const std::uint32_t to = tile.chunk_address(chunk, m);
+      const int column = tile.first_column + 8 * chunk;
+      if (a.runs_aligned) {
+        copy_16_padded(to, column < a.part.columns ? from + column : from, column < a.part.columns ? 16 : 0);
+        continue;
+      }
+      std::uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int k = column + 2 * i;
+        const std::uint32_t low = k < a.part.columns ? __bfloat16_as_ushort(from[k]) : 0;
+        const std::uint32_t high = k + 1 < a.part.columns ? __bfloat16_as_ushort(from[k + 1]) : 0;
+        words[i] = low | high << 16;
+      }
+      store_shared_16(to, make_uint4(words[0], words[1], words[2], words[3]));
     }
   }
+  commit_copies();
+  wait_copies<0>();
 }
 
 /// Codes and scales of one block, both halves: everything that is read before the stage is refilled.
@@ -191,7 +194,7 @@ struct BlockWeights {
   }
 };
 
-/// Two k16 steps of a half on `tiles` tiles. `input`: the lane's address of x for the block's first steps, per eight tokens.
+/// Two k16 steps of a half on `tiles` tiles. `input`: the lane's address of x for these steps, per eight tokens.
 template <typename F, int first_step, int tiles, int token_tiles>
 __device__ __forceinline__ void multiply_steps(const BlockWeights<F> (&weights)[tiles], int half,
                                                const std::uint32_t (&input)[token_tiles],
@@ -205,7 +208,7 @@ __device__ __forceinline__ void multiply_steps(const BlockWeights<F> (&weights)[
 #pragma unroll
   for (int i = 0; i < token_tiles; ++i) {
     std::uint32_t b[4];
-    load_matrices(input[i] + half * 128 + first_step * 32, b);
+    load_matrices(input[i], b);
 #pragma unroll
     for (int tile = 0; tile < tiles; ++tile) mma(sums[tile][i], a[tile][0], b[0], b[1]);
 #pragma unroll
@@ -239,7 +242,7 @@ __device__ __forceinline__ WarpPlace find_place(const DecodeArguments& a, std::u
   place.blocks = max(0, min(a.part.segment_blocks, a.part.k_blocks - place.first_block));
   const int owned_slot = slot >> shift, owned_slots = (blockDim.z + (1 << shift) - 1) >> shift;
   place.owner = (slot & ((1 << shift) - 1)) == place.rank;
-  const std::uint32_t barriers = shared + a.barriers_at + kInputBarrierBytes;
+  const std::uint32_t barriers = shared + a.barriers_at;
   place.full = barriers + 8 * owned_slot * a.buffers;
   place.empty = barriers + 8 * (owned_slots + slot) * a.buffers;
   place.sums = shared + a.sums_at + owned_slot * a.buffers * Build::kSumsBytes;
@@ -251,12 +254,8 @@ __device__ __forceinline__ void init_barriers(const DecodeArguments& a, std::uin
   const int full_arrivals = a.cluster_shift > 0 ? 1 : a.part.segments;
   const int full = ((blockDim.z + (1 << a.cluster_shift) - 1) >> a.cluster_shift) * a.buffers;
   const int all = full + blockDim.z * a.buffers;
-  const std::uint32_t barriers = shared + a.barriers_at;
-  if (threadIdx.x == 0) barrier_init(barriers, 1);
-  for (int i = threadIdx.x; i < all; i += 32) {
-    barrier_init(barriers + kInputBarrierBytes + 8 * i, i < full ? full_arrivals : blockDim.y);
-  }
-  publish_barriers();
+  for (int i = threadIdx.x; i < all; i += 32) barrier_init(shared + a.barriers_at + 8 * i, i < full ? full_arrivals : blockDim.y);
+  publish_barriers_to_cluster();
 }
 
 /// The sum of all segments of one piece, which lie `stride` bytes apart.
@@ -352,16 +351,19 @@ __device__ __forceinline__ void hand_over(const DecodeArguments& a, const WarpPl
   }
 }
 
-/// The lane's addresses in x for ldmatrix, whose matrices are (k 0..7, k 8..15) of two steps, 32 columns; tokens beyond the call
-/// read row 0.
+/// The lane's addresses in x for ldmatrix, whose matrices are (k 0..7, k 8..15) of two steps; tokens beyond the call read row
+/// 0. `flip`: to the other two steps of 64 columns; `step`: to the next 64.
 template <int token_tiles>
 struct InputAddresses {
-  std::uint32_t start[token_tiles];
-  __device__ __forceinline__ InputAddresses(const InputTile& tile, int first_column) {
+  std::uint32_t start[token_tiles], flip[token_tiles], step;
+  __device__ __forceinline__ InputAddresses(std::uint32_t segment_start, int rows) : step(rows * 128) {
 #pragma unroll
     for (int i = 0; i < token_tiles; ++i) {
       const int token = 8 * i + threadIdx.x % 8;
-      start[i] = tile.place(first_column + threadIdx.x / 8 * 8, token < tile.rows ? token : 0);
+      const int row = token < rows ? token : 0;
+      const std::uint32_t offset = row * 128 + ((threadIdx.x / 8 ^ row % 8) << 4);
+      start[i] = segment_start + offset;
+      flip[i] = (offset ^ 64) - offset;
     }
   }
 };
@@ -388,10 +390,13 @@ __device__ __forceinline__ void multiply_segment(const PackedPart& part, int blo
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       multiply_steps<F, 0>(weights, half, input, sums);
-      multiply_steps<F, 2>(weights, half, input, sums);
-    }
+      std::uint32_t second[kTokenTiles];
 #pragma unroll
-    for (int i = 0; i < kTokenTiles; ++i) input[i] += kBlockColumns * 2;
+      for (int i = 0; i < kTokenTiles; ++i) second[i] = input[i] + x.flip[i];
+      multiply_steps<F, 2>(weights, half, second, sums);
+#pragma unroll
+      for (int i = 0; i < kTokenTiles; ++i) input[i] += x.step;
+    }
   }
 #pragma unroll
   for (int tile = 0; tile < tiles; ++tile) {
@@ -425,23 +430,19 @@ __device__ __forceinline__ void decode_layer(const DecodeArguments& a) {
   tile.rows = a.out.rows;
   tile.first_column = place.rank * cta_columns;
   tile.columns = min(cta_columns, a.part.k_blocks * kBlockColumns - tile.first_column);
-  tile.row_bytes = a.input_row_bytes;
-  const std::uint32_t arrived = shared + a.barriers_at;
-  const bool norms = a.norm.x != nullptr;
-  if (norms) {
+  if (a.norm.x != nullptr) {
     copy_norm_weights(a.norm, shared, a.part.columns, tile.first_column, tile.first_column + tile.columns);
     wait_for_previous();
     const bool keeps = a.norm.kept != nullptr && blockIdx.x >> a.cluster_shift == 0;
     stage_normed(a.norm, shared, tile, a.part.columns, keeps);
   } else {
     wait_for_previous();
-    stage_input(a, tile, arrived);
+    stage_input(a, tile);
   }
   __syncthreads();
-  if (!norms && a.bulk_input != 0) barrier_wait(arrived, 0);
   if (a.cluster_shift > 0) cluster_wait_acquire();
 
-  const InputAddresses<kTokenTiles> x(tile, threadIdx.y * a.part.segment_blocks * kBlockColumns);
+  const InputAddresses<kTokenTiles> x(shared + threadIdx.y * a.part.segment_blocks * 256 * tile.rows, tile.rows);
   const HandOver there(a, place, kTokenTiles * kPieceBytes);
   const int turns = (place.tiles + kTiles - 1) / kTiles;
 #pragma unroll 1

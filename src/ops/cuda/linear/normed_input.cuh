@@ -29,11 +29,6 @@ struct NormedInput {
   std::uint32_t rows_at, weight_at, sums_at;
 };
 
-/// Bytes between rows of x in shared memory, of `columns` columns a CTA.
-constexpr std::int32_t input_row_bytes(int columns) {
-  return columns * 2 + 16;
-}
-
 constexpr int kGroupsMax = 4;  // of four columns, that a thread plays in a row
 constexpr int kPlayedAtOnce = 2;  // warps that a warp plays side by side
 constexpr int kNormedColumnsMax = 8192;  // beyond, norm_threads() have more
@@ -119,13 +114,15 @@ __device__ __forceinline__ void load_rows(const NormedInput& norm, const NormPla
   }
 }
 
-/// Where x lies in shared memory: row after row, each 16 bytes longer than its columns, so that ldmatrix meets every bank once.
+/// Where x lies in shared memory: [64 columns][row][128 bytes], 16-byte chunk c of row m at c ^ (m & 7).
 struct InputTile {
   std::uint32_t address;
   std::int32_t rows;
   std::int32_t first_column, columns;  // of K, that this CTA holds; columns is a multiple of 128
-  std::int32_t row_bytes;              // input_row_bytes() of the columns of the widest CTA
-  __device__ __forceinline__ std::uint32_t place(int column, int m) const { return address + m * row_bytes + column * 2; }
+  /// Of 16 bytes.
+  __device__ __forceinline__ std::uint32_t chunk_address(int chunk, int m) const {
+    return address + ((chunk >> 3) * rows + m) * 128 + (((chunk & 7) ^ (m & 7)) << 4);
+  }
 };
 
 /// x of the CTA's columns, zero beyond K; `keeps`: this CTA writes its columns of norm.kept as well. The rows are read here, so the CTA has waited for earlier kernels. Returns before
@@ -152,12 +149,12 @@ __device__ __forceinline__ void stage_normed(const NormedInput& norm, std::uint3
       load_shared_16(shared + norm.weight_at + (column - tile.first_column) * 4, w);
       const float4 y = weighted(normed({v[0], v[1], v[2], v[3]}, factor), {w[0], w[1], w[2], w[3]});
       const uint2 pairs = make_uint2(bf16_pair(y.x, y.y), bf16_pair(y.z, y.w));
-      store_shared_8(tile.place(column - tile.first_column, m), pairs);
+      store_shared_8(tile.chunk_address((column - tile.first_column) >> 3, m) + (column & 4) * 2, pairs);
       if (keeps) *reinterpret_cast<uint2*>(norm.kept + static_cast<std::int64_t>(m) * columns + column) = pairs;
     });
     const int thread = player.lane + 32 * player.warp;
     for (int column = end + 4 * thread; column < tile.first_column + tile.columns; column += 4 * 32 * player.warps) {
-      store_shared_8(tile.place(column - tile.first_column, m), make_uint2(0, 0));
+      store_shared_8(tile.chunk_address((column - tile.first_column) >> 3, m) + (column & 4) * 2, make_uint2(0, 0));
     }
   }
 }
