@@ -283,6 +283,12 @@ __device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, st
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
+/// The same with the cache's usual policy.
+__device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, std::uint32_t bytes, std::uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+               "r"(bytes), "r"(barrier)
+               : "memory");
+}
 __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

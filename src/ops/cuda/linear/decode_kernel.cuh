@@ -254,29 +254,22 @@ __device__ __forceinline__ void init_barriers(const DecodeArguments& a, std::uin
   const int full_arrivals = a.cluster_shift > 0 ? 1 : a.part.segments;
   const int full = ((blockDim.z + (1 << a.cluster_shift) - 1) >> a.cluster_shift) * a.buffers;
   const int all = full + blockDim.z * a.buffers;
+#pragma unroll 1
   for (int i = threadIdx.x; i < all; i += 32) barrier_init(shared + a.barriers_at + 8 * i, i < full ? full_arrivals : blockDim.y);
-  publish_barriers_to_cluster();
+  if (a.norm.x != nullptr && threadIdx.x == 0) barrier_init(shared + a.norm.arrived_at, 1);
+  publish_barriers();
 }
 
 /// The sum of all segments of one piece, which lie `stride` bytes apart.
 __device__ __forceinline__ void add_pieces(const PackedPart& part, std::uint32_t from, int stride, float (&total)[4]) {
-  if (part.segments == kSegmentsMax) {
-    float values[kSegmentsMax][4];
+  float values[kSegmentsMax][4];
 #pragma unroll
-    for (int segment = 0; segment < kSegmentsMax; ++segment) load_shared_16(from + segment * stride, values[segment]);
-    sum_segments(values, kSegmentsMax, part.segment_tree != 0);
+  for (int segment = 0; segment < kSegmentsMax; ++segment) {
+    if (segment < part.segments) load_shared_16(from + segment * stride, values[segment]);
+  }
+  sum_segments(values, part.segments, part.segment_tree != 0);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) total[i] = values[0][i];
-    return;
-  }
-  SegmentSum<4> sum;
-#pragma unroll 1
-  for (int segment = 0; segment < part.segments; ++segment) {
-    float values[4];
-    load_shared_16(from + segment * stride, values);
-    sum.add(values, segment, part.segment_tree != 0);
-  }
-  sum.finish(part.segments, part.segment_tree != 0, total);
+  for (int i = 0; i < 4; ++i) total[i] = values[0][i];
 }
 
 /// The owner's part in hand-over `turn`: adds the segments of `tiles` tiles and stores.
@@ -432,7 +425,9 @@ __device__ __forceinline__ void decode_layer(const DecodeArguments& a) {
   tile.columns = min(cta_columns, a.part.k_blocks * kBlockColumns - tile.first_column);
   if (a.norm.x != nullptr) {
     copy_norm_weights(a.norm, shared, a.part.columns, tile.first_column, tile.first_column + tile.columns);
+    __syncthreads();  // the rows' barrier is there
     wait_for_previous();
+    if (warp == 0 && threadIdx.x == 0) ask_rows(a.norm, shared, a.part.columns, tile.rows);
     const bool keeps = a.norm.kept != nullptr && blockIdx.x >> a.cluster_shift == 0;
     stage_normed(a.norm, shared, tile, a.part.columns, keeps);
   } else {
@@ -445,21 +440,23 @@ __device__ __forceinline__ void decode_layer(const DecodeArguments& a) {
   const InputAddresses<kTokenTiles> x(shared + threadIdx.y * a.part.segment_blocks * 256 * tile.rows, tile.rows);
   const HandOver there(a, place, kTokenTiles * kPieceBytes);
   const int turns = (place.tiles + kTiles - 1) / kTiles;
+  // One turn more than there are: the code that adds is there once, so that a cold kernel runs fewer instructions.
 #pragma unroll 1
-  for (int turn = 0; turn < turns; ++turn) {
+  for (int turn = 0; turn <= turns; ++turn) {
     const int tiles = min(kTiles, place.tiles - turn * kTiles);
     float sums[kTiles][kTokenTiles][4];
-    if (tiles == kTiles) {
-      multiply_segment<F, kTiles>(a.part, place.blocks, ring, x, sums);
-    } else if (kTiles == 3 && tiles == 2) {
-      multiply_segment<F, kTiles == 3 ? 2 : 1>(a.part, place.blocks, ring, x, sums);
-    } else {
-      multiply_segment<F, 1>(a.part, place.blocks, ring, x, sums);
+    if (turn < turns) {
+      if (tiles == kTiles) {
+        multiply_segment<F, kTiles>(a.part, place.blocks, ring, x, sums);
+      } else if (kTiles == 3 && tiles == 2) {
+        multiply_segment<F, kTiles == 3 ? 2 : 1>(a.part, place.blocks, ring, x, sums);
+      } else {
+        multiply_segment<F, 1>(a.part, place.blocks, ring, x, sums);
+      }
     }
     if (turn > 0) add_segments<Build>(a, place, turn - 1, turns);
-    if (place.blocks > 0) hand_over<Build>(a, place, there, turn, tiles, sums);
+    if (turn < turns && place.blocks > 0) hand_over<Build>(a, place, there, turn, tiles, sums);
   }
-  if (turns > 0) add_segments<Build>(a, place, turns - 1, turns);
 }
 
 #endif

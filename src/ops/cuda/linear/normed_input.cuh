@@ -1,7 +1,9 @@
 // The input of a decode layer that is a norm not run yet (LinearParams::norm): every CTA norms the rows itself while it stages
 // x, which saves a launch and its latency. The bits are norm_rows()'s (norm_row.cuh): the CTA's threads play the threads that
 // a row's sum of squares is shaped for, and keep what those would read in shared memory, so few registers are needed however
-// many of them one has to play. Plain loads, not asynchronous copies: those would be awaited behind the weights' prefetch.
+// many of them one has to play. The rows come by the copy engine, at a barrier of their own: asynchronous copies of 16 bytes would be
+// awaited behind the weights' prefetch, and loads into registers would be unrolled code that runs once, which costs a cold kernel more
+// than it does itself.
 //
 // Each CTA reads whole rows but writes the columns that it multiplies. Nothing of it waits for another CTA.
 #pragma once
@@ -26,12 +28,10 @@ struct NormedInput {
   float epsilon, inverse_width;    // 1 / K
   std::int32_t threads;            // norm_threads(K)
   // Offsets in shared memory.
-  std::uint32_t rows_at, weight_at, sums_at;
+  std::uint32_t rows_at, weight_at, sums_at, arrived_at;
 };
 
-constexpr int kGroupsMax = 4;  // of four columns, that a thread plays in a row
-constexpr int kPlayedAtOnce = 2;  // warps that a warp plays side by side
-constexpr int kNormedColumnsMax = 8192;  // beyond, norm_threads() have more
+constexpr int kNormedColumnsMax = 8192;
 
 /// Bytes of shared memory for `rows` rows of `columns`; `share`: columns that a CTA multiplies.
 constexpr std::uint32_t normed_rows_bytes(int rows, int columns) {
@@ -77,39 +77,33 @@ __device__ __forceinline__ void copy_norm_weights(const NormedInput& norm, std::
   });
 }
 
-/// Brings the rows to shared memory, a thread what it plays, and adds their squares by virtual warps.
-__device__ __forceinline__ void load_rows(const NormedInput& norm, const NormPlayer& player, std::uint32_t shared, int columns,
-                                          int rows) {
+/// Asks for the rows, by one thread that has initialised the barrier.
+__device__ __forceinline__ void ask_rows(const NormedInput& norm, std::uint32_t shared, int columns, int rows) {
+  const int row_bytes = columns * 4;
+  barrier_expect(shared + norm.arrived_at, rows * row_bytes);
 #pragma unroll 1
   for (int m = 0; m < rows; ++m) {
-    const auto* from = reinterpret_cast<const float4*>(norm.x + m * norm.x_stride);
+    copy_bulk(shared + norm.rows_at + m * row_bytes, norm.x + m * norm.x_stride, row_bytes, shared + norm.arrived_at);
+  }
+}
+
+/// The squares of the rows in shared memory, added by virtual warps.
+__device__ __forceinline__ void add_row_squares(const NormedInput& norm, const NormPlayer& player, std::uint32_t shared, int columns,
+                                                int rows) {
+#pragma unroll 1
+  for (int m = 0; m < rows; ++m) {
     const std::uint32_t row = shared + norm.rows_at + m * columns * 4;
 #pragma unroll 1
-    for (int played = player.warp; played < player.threads / 32; played += kPlayedAtOnce * player.warps) {
-      float4 v[kPlayedAtOnce][kGroupsMax];  // on their way together
-      const auto group_of = [&](int turn, int j) { return 32 * (played + turn * player.warps) + player.lane + j * player.threads; };
-      const auto is_played = [&](int turn) { return played + turn * player.warps < player.threads / 32; };
-#pragma unroll
-      for (int turn = 0; turn < kPlayedAtOnce; ++turn) {
-#pragma unroll
-        for (int j = 0; j < kGroupsMax; ++j) {
-          if (is_played(turn) && group_of(turn, j) < player.groups) v[turn][j] = from[group_of(turn, j)];
-        }
+    for (int played = player.warp; played < player.threads / 32; played += player.warps) {
+      float sum = 0.0f;
+#pragma unroll 1
+      for (int group = 32 * played + player.lane; group < player.groups; group += player.threads) {
+        float v[4];
+        load_shared_16(row + group * 16, v);
+        sum = add_squares({v[0], v[1], v[2], v[3]}, sum);
       }
-#pragma unroll
-      for (int turn = 0; turn < kPlayedAtOnce; ++turn) {
-        if (!is_played(turn)) break;
-        float sum = 0.0f;
-#pragma unroll
-        for (int j = 0; j < kGroupsMax; ++j) {
-          if (group_of(turn, j) >= player.groups) break;
-          sum = add_squares(v[turn][j], sum);
-          store_shared_16(row + group_of(turn, j) * 16, {v[turn][j].x, v[turn][j].y, v[turn][j].z, v[turn][j].w});
-        }
-        sum = fold_warp(sum);
-        const int place = m * kNormWarpsMax + played + turn * player.warps;
-        if (player.lane == 0) store_shared_4(shared + norm.sums_at + place * 4, sum);
-      }
+      sum = fold_warp(sum);
+      if (player.lane == 0) store_shared_4(shared + norm.sums_at + (m * kNormWarpsMax + played) * 4, sum);
     }
   }
 }
@@ -125,12 +119,13 @@ struct InputTile {
   }
 };
 
-/// x of the CTA's columns, zero beyond K; `keeps`: this CTA writes its columns of norm.kept as well. The rows are read here, so the CTA has waited for earlier kernels. Returns before
-/// other threads' writes are visible.
+/// x of the CTA's columns, zero beyond K; `keeps`: this CTA writes its columns of norm.kept as well. After ask_rows(), whose
+/// barrier every thread knows. Returns before other threads' writes are visible.
 __device__ __forceinline__ void stage_normed(const NormedInput& norm, std::uint32_t shared, const InputTile& tile, int columns,
                                              bool keeps) {
   const NormPlayer player(norm, columns);
-  load_rows(norm, player, shared, columns, tile.rows);
+  barrier_wait(shared + norm.arrived_at, 0);
+  add_row_squares(norm, player, shared, columns, tile.rows);
   __syncthreads();
   const int end = min(tile.first_column + tile.columns, columns);
 #pragma unroll 1
@@ -153,6 +148,7 @@ __device__ __forceinline__ void stage_normed(const NormedInput& norm, std::uint3
       if (keeps) *reinterpret_cast<uint2*>(norm.kept + static_cast<std::int64_t>(m) * columns + column) = pairs;
     });
     const int thread = player.lane + 32 * player.warp;
+#pragma unroll 1
     for (int column = end + 4 * thread; column < tile.first_column + tile.columns; column += 4 * 32 * player.warps) {
       store_shared_8(tile.chunk_address((column - tile.first_column) >> 3, m) + (column & 4) * 2, make_uint2(0, 0));
     }

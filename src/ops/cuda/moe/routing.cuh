@@ -70,7 +70,7 @@ __device__ __forceinline__ int list_candidates(const float (&powers)[per_lane], 
 #pragma unroll
   for (int i = 1; i < per_lane; ++i) largest = fmaxf(largest, powers[i]);
   int rank = 0;
-#pragma unroll
+#pragma unroll 4  // not all: instructions that run once are fetched from far away (window_experts.cuh)
   for (int other = 0; other < 32; ++other) {
     const float value = __shfl_sync(kFullWarp, largest, other);
     if (value > largest || (value == largest && other < lane)) ++rank;
@@ -100,7 +100,7 @@ __device__ __forceinline__ void choose_candidates(const RoutingInputs& inputs, R
   RouteCandidate own = {-1.0f, INT32_MAX};
   if (lane < count) own = {__fdiv_rn(candidates[lane].value, sum), candidates[lane].expert};
   int slot = 0;
-#pragma unroll 8
+#pragma unroll 4
   for (int other = 0; other < count; ++other) {
     const float value = __shfl_sync(kFullWarp, own.value, other);
     const int expert = __shfl_sync(kFullWarp, own.expert, other);
@@ -110,7 +110,7 @@ __device__ __forceinline__ void choose_candidates(const RoutingInputs& inputs, R
   if (lane < count) candidates[slot] = own;
   __syncwarp();
   float total = 0.0f;
-#pragma unroll 8
+#pragma unroll 4
   for (int i = 0; i < inputs.top_k; ++i) total = total + candidates[i].value;
   if (lane < inputs.top_k) {
     const RouteCandidate mine = candidates[lane];
@@ -189,6 +189,7 @@ __device__ __forceinline__ bool route_row(const RoutingInputs& inputs, const flo
   const int lane = threadIdx.x & 31;
   float powers[per_lane], sum;
   if (!softmax_powers<per_lane>(logits, inputs.experts, powers, sum)) {
+#pragma unroll 1
     for (int slot = lane; slot < inputs.top_k; slot += 32) chosen[slot] = kUnrouted, weights[slot] = 0.0f;
     return false;
   }

@@ -201,6 +201,7 @@ class ItemRows {
 
   /// All threads: copies of every row.
   __device__ __forceinline__ void ask_all() {
+#pragma unroll 1
     for (int row = first_row(); row < e_.routing.rows; row += kWindowItemRows) copy_row(row, row);
     barrier_arrive_after_copies(barriers_);
   }
@@ -239,6 +240,7 @@ class ItemRows {
     const int columns = e_.gate_up.columns;
     const std::uint16_t* source = e_.x + static_cast<std::int64_t>(row) * columns;
     const std::uint32_t target = row_at(place);
+#pragma unroll 1
     for (int chunk = threadIdx.x / 32 / kWindowItemRows * 32 + (threadIdx.x & 31); chunk < e_.gate_up.k_blocks * 16;
          chunk += kWindowThreads / kWindowItemRows) {
       const int bytes = min(max(columns - chunk * 8, 0), 8) * 2;
@@ -295,7 +297,9 @@ __device__ __forceinline__ void write_inner(const WindowExperts& e, const Window
   }
   if (tile != e.gate_up.tiles - 1) return;
   // Columns that only pad down's last block.
+#pragma unroll 1
   for (int row = 0; row < item.count(); ++row) {
+#pragma unroll 1
     for (int column = e.down.columns + lane; column < stride; column += 32) {
       launch.inner[plan.slots[item.begin() + row] * stride + inner_place(column)] = 0;
     }
@@ -603,12 +607,14 @@ __device__ __forceinline__ void combine_tile(const WindowExperts& e, const Windo
   const int top_k = e.routing.top_k;
   if (units.units_per_item() > 1) {
     const int slots = e.routing.rows * launch.slots_per_row;
+#pragma unroll 1
     for (int at = threadIdx.x; at < rows * launch.slots_per_row * kTileRows; at += kWindowThreads) {
       results[at] = slot_output(units.units_per_item(), slots, at / kTileRows, at % kTileRows, results);
     }
     __syncthreads();
   }
   const bool runs_shared = launch.shared_items > 0;
+#pragma unroll 1
   for (int at = threadIdx.x; at < rows * kTileRows; at += kWindowThreads) {
     const int row = at / kTileRows, column = tile * kTileRows + at % kTileRows;
     if (column >= e.target.hidden) continue;
@@ -694,6 +700,7 @@ __global__ void __launch_bounds__(kWindowThreads, 1)
   if (launch.down) {
     const DownUnits units(e, launch, plan);
     auto* results = reinterpret_cast<float*>(shared);
+#pragma unroll 1
     for (int tile = blockIdx.x; tile < e.down.tiles; tile += gridDim.x) {
       run_down_tile<F, stages>(e, launch, plan, units, results, ring);
       wait_copies<stages - 1>();

@@ -57,6 +57,7 @@ struct WindowPlan {
 __device__ __forceinline__ void begin_plan(const RoutingInputs& inputs, const WindowLaunch& launch, std::uint32_t* masks,
                                            const WindowPlan& plan) {
   const int tid = threadIdx.x;
+#pragma unroll 1
   for (int e = tid; e < inputs.experts; e += kWindowThreads) masks[e] = 0;
   if (tid < launch.shared_slots) {
     plan.slots[tid] = static_cast<std::uint16_t>(tid * launch.slots_per_row + inputs.top_k);
@@ -103,12 +104,14 @@ __device__ __forceinline__ void finish_plan(const RoutingInputs& inputs, const W
     __syncthreads();
     return;
   }
+#pragma unroll 1
   for (int slot = tid; slot < slots; slot += kWindowThreads) {
     const int expert = plan.chosen[slot];
     if (expert != kUnrouted) atomicOr(&masks[expert], 1u << (slot / inputs.top_k));
     if (blockIdx.x == 0) exported.chosen[slot] = expert;
   }
   if (blockIdx.x == 0) {
+#pragma unroll 1
     for (int slot = slots + tid; slot < inputs.rows * inputs.top_k; slot += kWindowThreads) exported.chosen[slot] = kUnrouted;
   }
   __syncthreads();
@@ -143,6 +146,7 @@ __device__ __forceinline__ void finish_plan(const RoutingInputs& inputs, const W
     masks[tid] = mask | static_cast<std::uint32_t>(begin) << 16;
   }
   __syncthreads();
+#pragma unroll 1
   for (int slot = tid; slot < slots; slot += kWindowThreads) {
     const int expert = plan.chosen[slot];
     if (expert == kUnrouted) continue;
@@ -161,6 +165,7 @@ static_assert(kWindowExpertsRoutedMax <= kWindowThreads);
 __device__ __forceinline__ void read_plan(const ExpertPlan& made, WindowPlan& plan) {
   plan.item_count = __ldcg(made.item_counts);
   int slots = 0;
+#pragma unroll 1
   for (int i = threadIdx.x; i < plan.item_count; i += kWindowThreads) {
     const int4 item = __ldcg(reinterpret_cast<const int4*>(made.items[0] + i));
     plan.items[i] = WindowItem::of(item.x, item.y, item.z);
@@ -169,6 +174,7 @@ __device__ __forceinline__ void read_plan(const ExpertPlan& made, WindowPlan& pl
     const int4 last = __ldcg(reinterpret_cast<const int4*>(made.items[0] + plan.item_count - 1));
     slots = last.y + last.z;
   }
+#pragma unroll 1
   for (int place = threadIdx.x; place < slots; place += kWindowThreads) {
     plan.slots[place] = static_cast<std::uint16_t>(__ldcg(made.slots + place));
   }
