@@ -118,8 +118,9 @@ std::string concurrency_text(const Json& concurrency) {
 std::string operation_line(const Json& operation, bool with_floor) {
   const double seconds = number(operation, "seconds");
   const auto calls = operation["calls"].get<std::int64_t>();
-  std::string text = fmt::format("  {:<46} {:>6} {:>10.3f} {:>10.2f} {:>11.2f} {:>9}", operation["name"].get<std::string>(),
-                                 calls, 1e3 * seconds, calls > 0 ? 1e6 * seconds / static_cast<double>(calls) : 0.0,
+  const auto of_a_call = [&](double all) { return calls > 0 ? 1e6 * all / static_cast<double>(calls) : 0.0; };
+  std::string text = fmt::format("  {:<46} {:>6} {:>10.3f} {:>10.2f} {:>10.2f} {:>11.2f} {:>9}", operation["name"].get<std::string>(),
+                                 calls, 1e3 * seconds, of_a_call(seconds), of_a_call(number(operation, "in_place_seconds")),
                                  number(operation, "bytes") / 1e6,
                                  seconds > 0.0 ? fmt::format("{:.1f}", number(operation, "bytes") / seconds / 1e9) : "-");
   if (with_floor) {
@@ -141,7 +142,8 @@ std::string kernels_text(const Json& kernels) {
                         pass["commits"].get<bool>() ? "prompt" : "window", pass["rows"].get<int>() == 1 ? "" : "s",
                         pass["context"].get<int>(), 1e3 * median(pass["pass_seconds"]), spread(pass["pass_seconds"]),
                         1e3 * median(pass["empty_seconds"]));
-    text += fmt::format("  {:<46} {:>6} {:>10} {:>10} {:>11} {:>9}", "operation", "calls", "ms", "us a call", "MB", "GB/s");
+    text += fmt::format("  {:<46} {:>6} {:>10} {:>10} {:>10} {:>11} {:>9}", "operation", "calls", "ms", "us a call", "in place", "MB",
+                        "GB/s");
     text += with_floor ? fmt::format(" {:>9} {:>6}\n", "floor ms", "of it") : "\n";
     for (const Json& operation : pass["operations"]) text += operation_line(operation, with_floor);
     text += operation_line(pass["sum"], with_floor);

@@ -265,8 +265,9 @@ class Bench {
     report_["concurrency"] = {{"context", options_.context}, {"rows", std::move(rows)}};
   }
 
-  Json operation_json(const std::string& name, std::int64_t calls, double bytes, double seconds) const {
-    Json entry = {{"name", name}, {"calls", calls}, {"bytes", bytes}, {"seconds", seconds}};
+  Json operation_json(const std::string& name, std::int64_t calls, double bytes, double seconds, double in_place_seconds) const {
+    Json entry = {
+        {"name", name}, {"calls", calls}, {"bytes", bytes}, {"seconds", seconds}, {"in_place_seconds", in_place_seconds}};
     if (peak_ > 0.0) entry["floor_seconds"] = bytes / peak_;
     return entry;
   }
@@ -276,13 +277,14 @@ class Bench {
     const auto times = measure::measure_operations(*model_, backend, shape, options_.repeats);
     Json operations = Json::array();
     std::int64_t calls = 0;
-    double bytes = 0.0, seconds = 0.0;
+    double bytes = 0.0, seconds = 0.0, in_place_seconds = 0.0;
     for (const measure::OperationTime& each : times.operations) {
-      operations.push_back(operation_json(each.name, each.calls, each.bytes, each.seconds.median()));
+      operations.push_back(operation_json(each.name, each.calls, each.bytes, each.seconds.median(), each.in_place_seconds.median()));
       operations.back()["samples"] = each.seconds.values();
       calls += each.calls;
       bytes += each.bytes;
       seconds += each.seconds.median();
+      in_place_seconds += each.in_place_seconds.median();
     }
     return {{"lanes", shape.lanes},
             {"rows", shape.rows},
@@ -291,7 +293,7 @@ class Bench {
             {"pass_seconds", samples_json(times.pass_seconds)},
             {"empty_seconds", samples_json(times.empty_seconds)},
             {"operations", std::move(operations)},
-            {"sum", operation_json("all operations", calls, bytes, seconds)}};
+            {"sum", operation_json("all operations", calls, bytes, seconds, in_place_seconds)}};
   }
 
   void kernels() {

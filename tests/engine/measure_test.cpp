@@ -208,6 +208,7 @@ TEST(MeasureOperations, CountsEveryCallAndLeavesTheModelAsItWas) {
       EXPECT_GT(each.bytes, 0.0) << each.name;
       EXPECT_GT(each.calls, 0) << each.name;
       EXPECT_GE(each.seconds.values().size(), 3u) << each.name;
+      EXPECT_GE(each.in_place_seconds.values().size(), 3u) << each.name;
     }
     EXPECT_EQ(find(times, "embedding lookup").calls, 1);
     double packed = 0.0;
@@ -238,6 +239,17 @@ TEST(MeasureOperations, OnePassHoldsOneKindOfOperation) {
   const auto calls = watched.backend->take_calls();
   EXPECT_GT(calls.size(), 6u);
   EXPECT_TRUE(watched.backend->take_calls().empty());
+}
+
+TEST(MeasureOperations, AnOperationThatIsLeftOutIsTheOnlyOne) {
+  const WatchedModel watched = load("llama");
+  const std::vector<float> all = logits(*watched.model);
+  watched.backend->leave_out("there is no such operation");
+  const std::vector<float> same = logits(*watched.model);
+  EXPECT_EQ(std::memcmp(all.data(), same.data(), all.size() * sizeof(float)), 0);
+  watched.backend->leave_out("embedding lookup");
+  const std::vector<float> without = logits(*watched.model);
+  EXPECT_NE(std::memcmp(all.data(), without.data(), all.size() * sizeof(float)), 0);
 }
 
 TEST(CheckModel, SeesNumbersThatArentFinite) {

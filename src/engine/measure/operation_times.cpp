@@ -42,11 +42,16 @@ OperationTimes measure_operations(LanguageModel& model, SelectiveBackend& backen
   result.empty_seconds = run(passes, repeats);
   const double empty = result.empty_seconds.median();
   for (const auto& [name, each] : calls) {
-    OperationTime operation{name, each.calls, each.bytes, {}};
+    OperationTime operation{name, each.calls, each.bytes, {}, {}};
     backend.select(name);
     const Samples passed = run(passes, repeats);
     for (const double seconds : passed.values()) {
       operation.seconds.add(std::max(0.0, seconds - empty));
+    }
+    backend.leave_out(name);
+    const Samples without = run(passes, repeats);
+    for (const double seconds : without.values()) {
+      operation.in_place_seconds.add(std::max(0.0, result.pass_seconds.median() - seconds));
     }
     result.operations.push_back(std::move(operation));
   }

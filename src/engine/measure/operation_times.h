@@ -15,6 +15,7 @@ struct OperationTime {
   std::int64_t calls = 0;  // in a pass
   double bytes = 0.0;      // ... of all of them
   Samples seconds;         // ... without the pass's own cost
+  Samples in_place_seconds;  // what the whole pass takes less without them: more than alone where each begins cold after the others
 };
 
 struct OperationTimes {

@@ -48,6 +48,11 @@ void SelectiveBackend::select(const std::string& operation) {
   mode_ = Mode::kOne;
 }
 
+void SelectiveBackend::leave_out(const std::string& operation) {
+  selected_ = operation;
+  mode_ = Mode::kAllBut;
+}
+
 std::map<std::string, OperationCalls> SelectiveBackend::take_calls() {
   return std::exchange(calls_, {});
 }
@@ -80,7 +85,9 @@ void SelectiveBackend::copy_to_host(void* destination, const void* source, std::
 bool SelectiveBackend::begin_pass(const ops::PassInputs& inputs) {
   if (mode_ == Mode::kAll) return inner_->begin_pass(inputs);
   inputs_ = std::make_unique<ops::PassInputs>(inputs);
-  inputs_->name = mode_ == Mode::kOne && !inputs.name.empty() ? inputs.name + ", only " + selected_ : "";
+  const bool selects = mode_ == Mode::kOne || mode_ == Mode::kAllBut;
+  const char* how = mode_ == Mode::kOne ? ", only " : ", without ";
+  inputs_->name = selects && !inputs.name.empty() ? inputs.name + how + selected_ : "";
   return inner_->begin_pass(*inputs_);
 }
 

@@ -1,5 +1,6 @@
-// A backend that can leave out all operations of a pass but those of one kind: the pass then takes what that kind takes
-// for all layers, on the model's own weights, in the way the backend really runs them (captured, queued, on its threads).
+// A backend that can leave out all operations of a pass but those of one kind, or these alone: the pass then takes what that kind
+// takes for all layers, or that much less, on the model's own weights, in the way the backend really runs them (captured, queued, on
+// its threads).
 // Timing each call instead would measure a GPU's launches. What a pass computes that way is nonsense and is thrown away.
 //
 // A new operation of ops/backend.h is added here too (tools/check_forwarders.py): one that has a default there would
@@ -34,10 +35,12 @@ class SelectiveBackend final : public ops::Backend {
     kAll,     // everything, as if this weren't here
     kRecord,  // everything, and the calls are counted
     kOne,     // the operations named by select() alone
+    kAllBut,  // everything but those named by leave_out()
     kNone,    // nothing: what remains is a pass's own cost
   };
   void set_mode(Mode mode) { mode_ = mode; }
   void select(const std::string& operation);
+  void leave_out(const std::string& operation);
   /// Of the passes since the last call, by name.
   std::map<std::string, OperationCalls> take_calls();
 
@@ -91,7 +94,8 @@ class SelectiveBackend final : public ops::Backend {
  private:
   /// Whether a call of `operation` runs now.
   bool runs(const std::string& operation) const {
-    return mode_ == Mode::kAll || mode_ == Mode::kRecord || (mode_ == Mode::kOne && operation == selected_);
+    return mode_ == Mode::kAll || mode_ == Mode::kRecord || (mode_ == Mode::kOne && operation == selected_) ||
+           (mode_ == Mode::kAllBut && operation != selected_);
   }
   /// Counts a call that is being recorded; `bytes` is evaluated only then.
   template <typename Bytes>
