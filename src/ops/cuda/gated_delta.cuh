@@ -203,19 +203,25 @@ __device__ __forceinline__ float add_warp(float x) {
   return x;
 }
 
-/// y = ((o · inverse root of the mean square) · weight) · gate(z), rounded once; by one warp. `o` is padded with zeros.
-__device__ __forceinline__ void gated_norm(const Params& p, const float* o, const float* z, bool z_vectors,
-                                           const float* weight, std::uint16_t* out, int thread) {
+/// y = ((o · inverse root of the mean square) · weight) · gate(z), rounded once; by one warp. `o` is padded with zeros; where
+/// kPadded says so, z and the weight may be read beyond their width, too (what comes of it is not written).
+template <bool kPadded>
+__device__ __forceinline__ void gated_norm(const Params& p, const float* o, const float* z, const float* weight,
+                                           std::uint16_t* out, int thread) {
   const int v_dim = p.geometry.v_dim;
+  const auto load = [&](const float* row, int c) {
+    return kPadded ? *reinterpret_cast<const float4*>(row + c) : load_four(row, c, v_dim, p.vectors);
+  };
   float sum = 0.0f;
+#pragma unroll(kPadded ? 1 : 2)
   for (int c = 4 * thread; c < v_dim; c += 128) sum = add_squares(sum, *reinterpret_cast<const float4*>(o + c));
   const float mean = __fmul_rn(add_warp(sum), p.inverse_width);
   const float inverse = inverse_root(__fadd_rn(mean, p.epsilon));
+#pragma unroll 1
   for (int c = 4 * thread; c < v_dim; c += 128) {
-    const float4 x = *reinterpret_cast<const float4*>(o + c), w = load_four(weight, c, v_dim, p.vectors);
-    const float4 gate = load_four(z, c, v_dim, z_vectors);
+    const float4 x = *reinterpret_cast<const float4*>(o + c), w = load(weight, c), gate = load(z, c);
     const auto finish = [&](float value, float scale, float g) {
-      const float activated = p.sigmoid_gate ? sigmoid(g) : silu(g);
+      const float s = sigmoid(g), activated = p.sigmoid_gate ? s : __fmul_rn(g, s);  // the latter is silu
       return __fmul_rn(__fmul_rn(__fmul_rn(value, inverse), scale), activated);
     };
     const float y[4] = {finish(x.x, w.x, gate.x), finish(x.y, w.y, gate.y), finish(x.z, w.z, gate.z),

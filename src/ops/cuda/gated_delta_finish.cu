@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kWarps * 32) finish_rows(const __grid_constant
   const std::int64_t at = (p.replay_rows() + row) * p.geometry.v_heads + head;
   const float* z = p.projected + row * p.stride + p.z_offset + static_cast<std::int64_t>(head) * p.geometry.v_dim;
   std::uint16_t* out = p.out + (static_cast<std::int64_t>(row) * p.geometry.v_heads + head) * p.geometry.v_dim;
-  gated_norm(p, p.values + at * p.v_padded(), z, p.vectors, p.norm_weight, out, static_cast<int>(threadIdx.x) % 32);
+  gated_norm<false>(p, p.values + at * p.v_padded(), z, p.norm_weight, out, static_cast<int>(threadIdx.x) % 32);
 }
 
 }  // namespace

@@ -11,6 +11,11 @@
 // Further CTAs of the same launch copy tails and windows: a thread owns the channels it copies, so nothing is read after it
 // has been overwritten.
 //
+// A decode pass launches this once a layer for a row or two, and between two launches other kernels have filled the SM's
+// instruction cache: each instruction is fetched from afar, once. So what a launch executes is kept short: one loop runs over
+// all rows of a lane, what threads of a warp can compute side by side is not unrolled (addresses of rows), and what the host
+// knows comes as a parameter.
+//
 // Where few heads leave the card idle, rows are prepared here as well (prepares_rows): each CTA makes the head's q and k and its
 // columns of v, which saves a launch. Then copying must not overtake the reading: CTAs count themselves when they have read
 // (kCounters), and those that copy wait for them. Lower blocks are resident first, so what is waited for is running.
@@ -31,16 +36,26 @@ constexpr int kThreadsMax = 256;
 constexpr int kClusterMax = 8;
 constexpr int kTailRowsMax = 7;
 constexpr int kPreparedTaps = 4;            // of rows that are prepared here; heads of up to 128 dimensions
+constexpr int kPartsOfRow = 3;              // q, k and v of a head
 constexpr int kPreparedRows = 1;            // of a lane: with more a launch of many CTAs prepares them sooner
 constexpr int kPreparingCtasPerSm = 2;
+constexpr int kPrefetchFloats = 16;         // of a thread: eight threads have a row of 128
+
+/// Shared memory of a CTA; every part begins at a multiple of 16 bytes.
+struct SharedLayout {
+  std::int32_t keys, values, gates, outputs, z, weight, steps, saved, bytes;
+};
 
 struct WindowShape {
-  std::int32_t cluster;      // CTAs of a head
+  std::int32_t cluster;      // CTAs of a head, 1 << cluster_bits
+  std::int32_t cluster_bits;
   std::int32_t warps;        // of a CTA
+  std::int32_t heads_per_key;
   std::int32_t scan_blocks;  // CTAs of the recurrence; the others copy
-  std::int32_t copy_blocks;  // of a lane
+  std::int32_t copy_blocks;  // of a lane; together their threads cover the channels
   std::int32_t finish_rows;  // rows that a CTA finishes at most; 0: outputs go to the working rows
   bool saves_states;         // there may be trees
+  SharedLayout shared;
   std::uint32_t* readers;    // [2][lanes]: CTAs that have read what copying overwrites, CTAs that have copied; null: nobody waits
 };
 
@@ -51,32 +66,35 @@ struct WalkStep {
   std::int8_t save;  // where the state after the row is kept for its later children; -1: nowhere
 };
 
-/// Shared memory of a CTA; every part begins at a multiple of 16 bytes.
-struct SharedLayout {
-  __host__ __device__ SharedLayout(const Params& p, const WindowShape& shape) {
-    const int columns = shape.warps * kColumnsPerWarp, padded = p.v_padded();
-    int at = 0;
-    const auto take = [&at](int bytes) {
-      const int place = at;
-      at += (bytes + 15) / 16 * 16;
-      return place;
-    };
-    keys = take(kTileRows * 2 * p.k_padded() * 2);
-    values = take(kTileRows * columns * 4);
-    gates = take(kTileRows * 8);
-    outputs = take(shape.finish_rows * padded * 4);
-    z = take(shape.finish_rows * padded * 4);
-    weight = take(shape.finish_rows > 0 ? padded * 4 : 0);
-    steps = take(kWindowRows * static_cast<int>(sizeof(WalkStep)));
-    saved = take(shape.saves_states ? kSavedStates * shape.warps * 32 * p.lane_elements * 4 : 0);
-    bytes = at;
-  }
-  int keys, values, gates, outputs, z, weight, steps, saved, bytes;
-};
+SharedLayout shared_layout(const Params& p, const WindowShape& shape) {
+  const int columns = shape.warps * kColumnsPerWarp, padded = p.v_padded();
+  SharedLayout layout = {};
+  const auto take = [&layout](int bytes) {
+    const int place = layout.bytes;
+    layout.bytes += (bytes + 15) / 16 * 16;
+    return place;
+  };
+  layout.keys = take(kTileRows * 2 * p.k_padded() * 2);
+  layout.values = take(kTileRows * columns * 4);
+  layout.gates = take(kTileRows * 8);
+  layout.outputs = take(shape.finish_rows * padded * 4);
+  layout.z = take(shape.finish_rows * padded * 4);
+  layout.weight = take(shape.finish_rows > 0 ? padded * 4 : 0);
+  layout.steps = take(kWindowRows * static_cast<int>(sizeof(WalkStep)));
+  layout.saved = take(shape.saves_states ? kSavedStates * shape.warps * 32 * p.lane_elements * 4 : 0);
+  return layout;
+}
 
 // --- Clusters. Without them (cluster of 1) the CTA's own barrier does. "aligned" asks that a warp's threads come together;
 // where some of them were on a way of their own just before, nothing else makes them.
 
+/// Says that this CTA runs, not what it wrote.
+__device__ __forceinline__ void cluster_announce() {
+  __syncwarp();
+#if __CUDA_ARCH__ >= 900
+  cluster_arrive_relaxed();
+#endif
+}
 __device__ __forceinline__ void cluster_arrive() {
   __syncwarp();
 #if __CUDA_ARCH__ >= 900
@@ -94,6 +112,22 @@ __device__ __forceinline__ void store_remote(float* shared, int rank, float valu
 #if __CUDA_ARCH__ >= 900
   store_in_cluster(cluster_address(shared_address(shared), rank), value);
 #endif
+}
+
+/// Brings kPrefetchFloats floats from `row` on into the second-level cache.
+__device__ __forceinline__ void prefetch(const float* row) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(row));
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(row + kPrefetchFloats / 2));
+}
+
+/// Adds one; what the CTA did before its last barrier comes before it. Cheaper than a fence that orders everything.
+__device__ __forceinline__ void count_release(std::uint32_t* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
+/// What thread `source` of the warp has; in global memory, which the compiler wouldn't know otherwise.
+__device__ __forceinline__ const float* pointer_of(const float* mine, int source) {
+  return static_cast<const float*>(__cvta_global_to_generic(__shfl_sync(~0u, __cvta_generic_to_global(mine), source)));
 }
 
 /// The order in which a tree's rows are visited; by one thread.
@@ -134,15 +168,15 @@ __device__ void plan_walk(const std::int32_t* parents, int rows, WalkStep* steps
 template <int kElements, bool kPrepares>
 class WindowRun {
  public:
-  __device__ WindowRun(const Params& p, const WindowShape& shape, char* shared)
-      : p_(p), shape_(shape), layout_(p, shape), shared_(shared) {
-    const int block = static_cast<int>(blockIdx.x);
-    rank_ = block % shape.cluster;
-    head_ = block / shape.cluster % p.geometry.v_heads;
-    lane_index_ = block / shape.cluster / p.geometry.v_heads;
+  __device__ WindowRun(const Params& p, const WindowShape& shape, char* shared) : p_(p), shape_(shape), shared_(shared) {
+    const unsigned head_of_pass = blockIdx.x >> shape.cluster_bits, v_heads = static_cast<unsigned>(p.geometry.v_heads);
+    rank_ = static_cast<int>(blockIdx.x) & (shape.cluster - 1);
+    lane_index_ = static_cast<int>(head_of_pass / v_heads);
+    head_ = static_cast<int>(head_of_pass) - lane_index_ * p.geometry.v_heads;
+    key_head_ = static_cast<int>(static_cast<unsigned>(head_) / static_cast<unsigned>(shape.heads_per_key));
     lane_ = pass_lanes(p.lanes)[lane_index_];
-    warp_ = static_cast<int>(threadIdx.x) / 32;
-    thread_ = static_cast<int>(threadIdx.x) % 32;
+    warp_ = static_cast<int>(threadIdx.x / 32);
+    thread_ = static_cast<int>(threadIdx.x % 32);
     group_ = rank_ * shape.warps + warp_;
     is_active_ = group_ < p.column_groups;
   }
@@ -150,107 +184,104 @@ class WindowRun {
   __device__ void run() {
     if (lane_.row_count > kWindowRows || lane_.row_count + lane_.replay_count == 0) return wait_for_previous();
     if (lane_.parents >= 0 && threadIdx.x == 0) {
-      plan_walk(pass_words(p_.lanes.header) + lane_.parents, lane_.row_count, part<WalkStep>(layout_.steps));
+      plan_walk(pass_words(p_.lanes.header) + lane_.parents, lane_.row_count, part<WalkStep>(shape_.shared.steps));
     }
     float* stored = state_of(p_, slot_of(p_, lane_), head_, group_);
     float state[kElements] = {};
     if (is_active_) load_state(stored, thread_, state);
-    if (meets()) cluster_arrive();  // "I run": then others may write to my shared memory
-    const int replays = kPrepares ? replay_and_prepare(state) : replay_prepared(state);
-    if (is_active_ && !lane_.commits && lane_.replay_count > 0) store_state(stored, thread_, state);
-    if (meets()) cluster_wait();
-    if (lane_.parents >= 0) {
-      run_tree(replays, state);
-    } else {
-      for (int row = 0; row < lane_.row_count; ++row) step(replays, row, state);
+    if (meets()) cluster_announce();  // then others may write to my shared memory
+    if constexpr (!kPrepares) {
+      wait_for_previous();
+      stage_finish();
     }
-    if (is_active_ && lane_.commits) store_state(stored, thread_, state);
+    // Tiles of replayed rows, and the last one, which has all rows of the pass.
+#pragma unroll 1
+    for (int first = 0;; first += kWindowRows) {
+      const bool is_last = lane_.replay_count - first <= kWindowRows;
+      const int count = is_last ? lane_.replay_count + lane_.row_count - first : kWindowRows;
+      if constexpr (kPrepares) {
+        prepare_tile(first, count, is_last);
+      } else {
+        stage(first, count);
+      }
+      if (is_last) begin_last_tile();
+      if (is_active_) run_tile(first, count, stored, state);
+      if (is_last) break;
+      __syncthreads();
+    }
     if (shape_.finish_rows > 0) finish_rows();
   }
 
  private:
-  /// Advances the state by the replayed rows and brings the pass's rows into shared memory; returns where they begin there.
-  __device__ int replay_prepared(float (&state)[kElements]) {
-    wait_for_previous();
-    stage_finish();
-    int at = 0;
-    for (; lane_.replay_count - at > kWindowRows; at += kWindowRows) {
-      stage(at, kWindowRows);
-      for (int row = 0; row < kWindowRows; ++row) advance_by(row, state);
-      __syncthreads();
-    }
-    const int replays = lane_.replay_count - at;
-    stage(at, replays + lane_.row_count);
-    for (int row = 0; row < replays; ++row) advance_by(row, state);
-    return replays;
+  __device__ void begin_last_tile() {
+    if (kPrepares && threadIdx.x == 0) count_release(shape_.readers + lane_index_);  // what copying overwrites has been read
+    if (meets()) cluster_wait();
   }
 
-  /// The same from the rows' inputs. Chains only. What lies in the slot is read before the wait.
-  __device__ int replay_and_prepare(float (&state)[kElements]) {
-    int at = 0;
-    for (; lane_.replay_count - at > kWindowRows; at += kWindowRows) {
-      prepare_tile(at, kWindowRows, false);
-      for (int row = 0; row < kWindowRows; ++row) advance_by(row, state);
-      __syncthreads();
-    }
-    const int replays = lane_.replay_count - at;
-    prepare_tile(at, replays + lane_.row_count, true);
-    if (threadIdx.x == 0) {
-      __threadfence();
-      atomicAdd(shape_.readers + lane_index_, 1u);
-    }
-    for (int row = 0; row < replays; ++row) advance_by(row, state);
-    return replays;
-  }
-
-  /// Prepares `count` rows of the sequence from `first` on; the last tile waits for the kernel before.
+  /// Prepares `count` rows of the sequence from `first` on. Chains only. The last tile waits for the kernel before.
   __device__ void prepare_tile(int first, int count, bool waits) {
     const int tasks = count * kPartsOfRow;
-    RowPart mine(*this, first, min(warp_, tasks - 1));
-    if (warp_ < tasks) mine.load(*this, false);
+    int task = warp_;
+#pragma unroll 1
+    do {
+      RowPart mine(*this, first, min(task, tasks - 1));
+      const bool is_first = task == warp_;
+      if (is_first && waits) wait_for_previous();
+      if (task < tasks) mine.load(*this);
+      if (is_first) {  // while the inputs are on their way
+        if (waits) stage_finish();
+        prepare_gates(first, count);
+      }
+      if (task < tasks) mine.store(*this, first);
+      task += shape_.warps;
+    } while (task < tasks);
     if (waits) {
-      wait_for_previous();
-      stage_finish();
       commit_copies();
+      wait_copies<0>();
     }
-    // From the last thread down: the last warps have least to do.
-    const int gate_row = static_cast<int>(blockDim.x) - 1 - static_cast<int>(threadIdx.x);
-    if (gate_row < count) {
-      part<float2>(layout_.gates)[gate_row] =
-          gates_of(p_, lane_, slot_of(p_, lane_), first + gate_row, head_, p_.decay[head_], p_.dt_bias[head_]);
-    }
-    if (warp_ < tasks) {
-      mine.load(*this, true);
-      mine.store(*this, first);
-    }
-    for (int task = warp_ + shape_.warps; task < tasks; task += shape_.warps) {
-      RowPart next(*this, first, task);
-      next.load(*this, false);
-      next.load(*this, true);
-      next.store(*this, first);
-    }
-    if (waits) wait_copies<0>();
     __syncthreads();
   }
 
-  static constexpr int kPartsOfRow = 3;
+  /// From the last thread down: the last warps have least to do.
+  __device__ void prepare_gates(int first, int count) {
+    const int row = static_cast<int>(blockDim.x) - 1 - static_cast<int>(threadIdx.x);
+    if (row >= count) return;
+    part<float2>(shape_.shared.gates)[row] =
+        gates_of(p_, lane_, slot_of(p_, lane_), first + row, head_, p_.decay[head_], p_.dt_bias[head_]);
+  }
 
   /// A head's q, k or v of one row on its way through a warp.
   struct RowPart {
     /// Of task `task` of the rows from `first` on in the sequence.
-    __device__ RowPart(const WindowRun& run, int first, int task)
-        : at(first + task / kPartsOfRow), head(run.part_head(task % kPartsOfRow)) {
+    __device__ RowPart(const WindowRun& run, int first, int task) : at(first + task / kPartsOfRow) {
+      const GatedDeltaGeometry& g = run.p_.geometry;
+      const int part = task % kPartsOfRow;
+      const int values_begin = 2 * g.k_heads * g.k_dim;
+      head.kind = static_cast<Head::Kind>(part);
+      head.index = part == Head::kValue ? run.head_ : run.key_head_;
+      head.width = part == Head::kValue ? g.v_dim : g.k_dim;
+      head.first_channel = head.index * head.width + (part == Head::kValue ? values_begin : part * g.k_heads * g.k_dim);
       weights.load(run.p_, head, 4 * run.thread_);
+      const int from = at - (kPreparedTaps - 1) + run.thread_ % kPreparedTaps;
+      my_input = input_row(run.p_, run.lane_, slot_of(run.p_, run.lane_), max(from, at - run.p_.tail_rows)) +
+                 head.first_channel;
+      // What lies in the slot is there before the wait, but far away.
+      const int piece = run.thread_ / kPreparedTaps * kPrefetchFloats;
+      if (from < run.lane_.replay_count && piece + kPrefetchFloats <= head.width) prefetch(my_input + piece);
     }
-    /// The inputs that come from the pass, or those that the slot holds.
-    __device__ void load(const WindowRun& run, bool of_pass) {
-      const float* slot = slot_of(run.p_, run.lane_);
+    __device__ void load(const WindowRun& run) {
+      const float* rows[kPreparedTaps];
+#pragma unroll
+      for (int j = 0; j < kPreparedTaps; ++j) rows[j] = pointer_of(my_input, j);
+      const int first = 4 * run.thread_, missing = kPreparedTaps - run.p_.geometry.conv_kernel;
+      if (missing == 0 && run.p_.vectors && first < head.width) {
+#pragma unroll
+        for (int j = 0; j < kPreparedTaps; ++j) x[j] = *reinterpret_cast<const float4*>(rows[j] + first);
+        return;
+      }
 #pragma unroll
       for (int j = 0; j < kPreparedTaps; ++j) {
-        const int from = at - (kPreparedTaps - 1) + j;
-        if ((from >= run.lane_.replay_count) != of_pass || from < at - run.p_.tail_rows) continue;
-        x[j] = load_four(input_row(run.p_, run.lane_, slot, from) + head.first_channel, 4 * run.thread_, head.width,
-                         run.p_.vectors);
+        x[j] = j < missing ? float4{} : load_four(rows[j], first, head.width, run.p_.vectors);
       }
     }
     /// To shared memory, the row `first` of the sequence being the first there.
@@ -262,19 +293,15 @@ class WindowRun {
       }
       const int group = run.thread_ - run.rank_ * run.shape_.warps;  // of the CTA: a thread has a group's four columns
       if (group < 0 || group >= run.shape_.warps) return;
-      run.template part<float4>(run.layout_.values)[(at - first) * run.shape_.warps + group] = y[0];
+      run.template part<float4>(run.shape_.shared.values)[(at - first) * run.shape_.warps + group] = y[0];
     }
 
     int at;
     Head head;
     TapWeights<kPreparedTaps> weights;
-    float4 x[kPreparedTaps] = {};
+    const float* my_input;  // the row of inputs of tap `thread % kPreparedTaps`
+    float4 x[kPreparedTaps];
   };
-
-  __device__ Head part_head(int part) const {
-    const int key_head = head_ / (p_.geometry.v_heads / p_.geometry.k_heads);
-    return head_of(p_, part == 0 ? key_head : part == 1 ? p_.geometry.k_heads + key_head : 2 * p_.geometry.k_heads + head_);
-  }
 
   /// Whether the head's CTAs are a cluster.
   __device__ bool meets() const { return shape_.cluster > 1 && shape_.finish_rows > 0; }
@@ -284,28 +311,27 @@ class WindowRun {
     return reinterpret_cast<T*>(shared_ + offset);
   }
   __device__ const std::uint16_t* key_row(int row, int which) const {
-    return part<std::uint16_t>(layout_.keys) + (row * 2 + which) * 8 * kElements;
+    return part<std::uint16_t>(shape_.shared.keys) + (row * 2 + which) * 8 * kElements;
   }
 
-  /// Brings `count` rows of the sequence from `at` on into shared memory.
+  /// Brings `count` rows of the sequence from `at` on into shared memory; a warp brings a row.
   __device__ void stage(int at, int count) {
     constexpr int kPieces = 2 * kElements;  // of 16 bytes: q and k
-    const int threads = static_cast<int>(blockDim.x), key_head = head_ / (p_.geometry.v_heads / p_.geometry.k_heads);
-    for (int i = static_cast<int>(threadIdx.x); i < count * kPieces; i += threads) {
-      const int row = i / kPieces, piece = i % kPieces;
-      const std::int64_t from = working_row(p_, lane_, lane_index_, at + row) * p_.geometry.k_heads + key_head;
-      copy_async<16>(part<char>(layout_.keys) + i * 16, p_.keys + (from * kPieces + piece) * 8);
-    }
-    const int groups = min(shape_.warps, p_.column_groups - rank_ * shape_.warps);
-    for (int i = static_cast<int>(threadIdx.x); i < count * groups; i += threads) {
-      const int row = i / groups, group = i % groups;
-      const std::int64_t from = working_row(p_, lane_, lane_index_, at + row) * p_.geometry.v_heads + head_;
-      copy_async<16>(part<float4>(layout_.values) + row * shape_.warps + group,
-                     p_.values + from * p_.v_padded() + (rank_ * shape_.warps + group) * kColumnsPerWarp);
-    }
-    for (int row = static_cast<int>(threadIdx.x); row < count; row += threads) {
-      const std::int64_t from = working_row(p_, lane_, lane_index_, at + row) * p_.geometry.v_heads + head_;
-      copy_async<8>(part<float2>(layout_.gates) + row, p_.gates + from);
+    const int group = rank_ * shape_.warps + thread_;
+#pragma unroll 1
+    for (int row = warp_; row < count; row += shape_.warps) {
+      const std::int64_t from = working_row(p_, lane_, lane_index_, at + row);
+      const std::uint16_t* keys = p_.keys + (from * p_.geometry.k_heads + key_head_) * kPieces * 8;
+#pragma unroll
+      for (int piece = thread_; piece < kPieces; piece += 32) {
+        copy_async<16>(part<char>(shape_.shared.keys) + (row * kPieces + piece) * 16, keys + piece * 8);
+      }
+      const std::int64_t of_head = from * p_.geometry.v_heads + head_;
+      if (thread_ < shape_.warps && group < p_.column_groups) {
+        copy_async<16>(part<float4>(shape_.shared.values) + row * shape_.warps + thread_,
+                       p_.values + of_head * p_.v_padded() + group * kColumnsPerWarp);
+      }
+      if (thread_ == 0) copy_async<8>(part<float2>(shape_.shared.gates) + row, p_.gates + of_head);
     }
     commit_copies();
     wait_copies<0>();
@@ -314,12 +340,15 @@ class WindowRun {
 
   /// What finishing the CTA's rows takes besides their outputs.
   __device__ void stage_finish() {
-    if (shape_.finish_rows == 0) return;
+    if (shape_.finish_rows == 0 || rank_ >= lane_.row_count) return;
     const int v_dim = p_.geometry.v_dim;
+#pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < v_dim; i += static_cast<int>(blockDim.x)) {
-      if (rank_ < lane_.row_count) copy_async<4>(part<float>(layout_.weight) + i, p_.norm_weight + i);
-      for (int row = rank_; row < lane_.row_count; row += shape_.cluster) {
-        copy_async<4>(part<float>(layout_.z) + row / shape_.cluster * p_.v_padded() + i, z_row(row) + i);
+      copy_async<4>(part<float>(shape_.shared.weight) + i, p_.norm_weight + i);
+      float* z = part<float>(shape_.shared.z) + i;
+#pragma unroll 1
+      for (int row = rank_; row < lane_.row_count; row += shape_.cluster, z += p_.v_padded()) {
+        copy_async<4>(z, z_row(row) + i);
       }
     }
   }
@@ -329,23 +358,36 @@ class WindowRun {
   }
 
   __device__ float value(int row) const {
-    return part<float>(layout_.values)[row * shape_.warps * kColumnsPerWarp + warp_ * kColumnsPerWarp + thread_ / 8];
+    return part<float>(shape_.shared.values)[row * shape_.warps * kColumnsPerWarp + warp_ * kColumnsPerWarp + thread_ / 8];
   }
 
-  __device__ void advance_by(int row, float (&state)[kElements]) {
-    if (!is_active_) return;
-    float k[kElements];
-    load_keys(key_row(row, 1), thread_ % 8, k);
-    advance(state, k, part<float2>(layout_.gates)[row], value(row));
-  }
-
-  /// Row `row` of the pass; `replays` rows precede the pass's in shared memory.
-  __device__ void step(int replays, int row, float (&state)[kElements]) {
-    if (!is_active_) return;
-    advance_by(replays + row, state);
-    float q[kElements];
-    load_keys(key_row(replays + row, 0), thread_ % 8, q);
-    put_output(row, add_lanes(output_share(state, q)));
+  /// Advances the state by the tile's rows, puts the outputs of those that are the pass's, and stores the state in the slot
+  /// where what is settled ends: after the replayed rows, or after all. Row `first` of the sequence is the tile's first. One
+  /// loop, so that a decode pass's replayed rows and its own run the same instructions.
+  __device__ void run_tile(int first, int count, float* stored, float (&state)[kElements]) {
+    const int replays = lane_.replay_count - first;  // the pass's rows come after them
+    const int settled = lane_.commits ? replays + lane_.row_count : lane_.replay_count > 0 ? replays : -1;
+#pragma unroll 1
+    for (int at = 0;; ++at) {
+      if (at == settled) store_state(stored, thread_, state);
+      if (at == count) return;
+      const bool is_of_pass = at >= replays;
+      int row = at, save_at = -1;
+      if (is_of_pass && lane_.parents >= 0) {
+        const WalkStep visit = part<WalkStep>(shape_.shared.steps)[at - replays];  // written before stage()'s barrier
+        if (visit.load >= 0) load_saved(visit.load, state);
+        row = replays + visit.row;
+        save_at = visit.save;
+      }
+      float k[kElements];
+      load_keys(key_row(row, 1), thread_ % 8, k);
+      advance(state, k, part<float2>(shape_.shared.gates)[row], value(row));
+      if (!is_of_pass) continue;
+      float q[kElements];
+      load_keys(key_row(row, 0), thread_ % 8, q);
+      put_output(row - replays, add_lanes(output_share(state, q)));
+      if (save_at >= 0) save(save_at, state);
+    }
   }
 
   __device__ void put_output(int row, float output) {
@@ -356,38 +398,36 @@ class WindowRun {
       p_.values[(working * p_.geometry.v_heads + head_) * p_.v_padded() + column] = output;
       return;
     }
-    float* place = part<float>(layout_.outputs) + row / shape_.cluster * p_.v_padded() + column;
+    float* place = part<float>(shape_.shared.outputs) + (row >> shape_.cluster_bits) * p_.v_padded() + column;
     if (meets()) {
-      store_remote(place, row % shape_.cluster, output);
+      store_remote(place, row & (shape_.cluster - 1), output);
     } else {
       *place = output;
     }
   }
 
-  __device__ void run_tree(int replays, float (&state)[kElements]) {
-    const WalkStep* steps = part<WalkStep>(layout_.steps);  // written before stage()'s barrier
-    float4* saved = part<float4>(layout_.saved) + threadIdx.x;
-    const int part_stride = static_cast<int>(blockDim.x);
-    for (int visit = 0; visit < lane_.row_count; ++visit) {
-      const WalkStep at = steps[visit];
-      if (at.load >= 0) {
+  // Trees: states that later children start from, in shared memory.
+
+  __device__ float4* saved_state(int index) const {
+    return part<float4>(shape_.shared.saved) + index * (kElements / 4) * static_cast<int>(blockDim.x) + threadIdx.x;
+  }
+  __device__ void load_saved(int index, float (&state)[kElements]) const {
+    const float4* saved = saved_state(index);
 #pragma unroll
-        for (int i = 0; i < kElements / 4; ++i) {
-          const float4 x = saved[(at.load * (kElements / 4) + i) * part_stride];
-          state[4 * i] = x.x;
-          state[4 * i + 1] = x.y;
-          state[4 * i + 2] = x.z;
-          state[4 * i + 3] = x.w;
-        }
-      }
-      step(replays, at.row, state);
-      if (at.save >= 0) {
+    for (int i = 0; i < kElements / 4; ++i) {
+      const float4 x = saved[i * static_cast<int>(blockDim.x)];
+      state[4 * i] = x.x;
+      state[4 * i + 1] = x.y;
+      state[4 * i + 2] = x.z;
+      state[4 * i + 3] = x.w;
+    }
+  }
+  __device__ void save(int index, const float (&state)[kElements]) const {
+    float4* saved = saved_state(index);
 #pragma unroll
-        for (int i = 0; i < kElements / 4; ++i) {
-          saved[(at.save * (kElements / 4) + i) * part_stride] =
-              make_float4(state[4 * i], state[4 * i + 1], state[4 * i + 2], state[4 * i + 3]);
-        }
-      }
+    for (int i = 0; i < kElements / 4; ++i) {
+      saved[i * static_cast<int>(blockDim.x)] =
+          make_float4(state[4 * i], state[4 * i + 1], state[4 * i + 2], state[4 * i + 3]);
     }
   }
 
@@ -398,57 +438,67 @@ class WindowRun {
     } else {
       __syncthreads();
     }
+#pragma unroll 1
     for (int mine = warp_;; mine += shape_.warps) {
-      const int row = mine * shape_.cluster + rank_;
+      const int row = (mine << shape_.cluster_bits) + rank_;
       if (row >= lane_.row_count) return;
       const std::int64_t out = (static_cast<std::int64_t>(lane_.first_row + row) * p_.geometry.v_heads + head_) *
                                p_.geometry.v_dim;
-      gated_norm(p_, part<float>(layout_.outputs) + mine * p_.v_padded(), part<float>(layout_.z) + mine * p_.v_padded(),
-                 true, part<float>(layout_.weight), p_.out + out, thread_);
+      gated_norm<true>(p_, part<float>(shape_.shared.outputs) + mine * p_.v_padded(),
+                       part<float>(shape_.shared.z) + mine * p_.v_padded(), part<float>(shape_.shared.weight), p_.out + out,
+                       thread_);
     }
   }
 
   const Params& p_;
   const WindowShape& shape_;
-  const SharedLayout layout_;
   char* shared_;
   DeviceLane lane_;
-  int rank_, head_, lane_index_, warp_, thread_, group_;
+  int rank_, head_, key_head_, lane_index_, warp_, thread_, group_;
   bool is_active_;
 };
 
-/// Tail and window of one lane; four channels a thread, or one where they aren't aligned.
+/// Tail and window of one lane; a thread has four channels, or one where they aren't aligned.
 template <typename Vector>
-__device__ void copy_channels(const Params& p, const DeviceLane& lane, int first, int step) {
-  constexpr int kWidth = sizeof(Vector) / 4;
+__device__ void copy_channels(const Params& p, const DeviceLane& lane, int thread_of_lane) {
+  const int c = thread_of_lane * static_cast<int>(sizeof(Vector) / 4);
+  const bool is_channel = c < p.channels;
+  const auto at = [](auto* place) { return reinterpret_cast<Vector*>(const_cast<float*>(place)); };
   float* slot = slot_of(p, lane);
   const int committed = lane.replay_count + (lane.commits ? lane.row_count : 0);
-  for (int c = first * kWidth; c < p.channels; c += step * kWidth) {
-    const auto at = [c](auto* row) { return reinterpret_cast<Vector*>(const_cast<float*>(row + c)); };
-    if (committed > 0) {
-      Vector rows[kTailRowsMax];
+  if (committed > 0) {
+    // Thread j of a warp finds the row that becomes row j of the tail.
+    const int mine = min(static_cast<int>(threadIdx.x % 32), p.tail_rows - 1);
+    const float* my_input = input_row(p, lane, slot, committed - p.tail_rows + mine);
+    Vector rows[kTailRowsMax];
 #pragma unroll
-      for (int j = 0; j < kTailRowsMax; ++j) {
-        if (j < p.tail_rows) rows[j] = *at(input_row(p, lane, slot, committed - p.tail_rows + j));
-      }
-#pragma unroll
-      for (int j = 0; j < kTailRowsMax; ++j) {
-        if (j < p.tail_rows) *at(slot + p.tail + static_cast<std::int64_t>(j) * p.channels) = rows[j];
-      }
+    for (int j = 0; j < kTailRowsMax; ++j) {
+      if (j == p.tail_rows) break;
+      const float* input = pointer_of(my_input, j);
+      if (is_channel) rows[j] = *at(input + c);
     }
-    if (lane.commits) continue;
-    const float* input = p.projected + static_cast<std::int64_t>(lane.first_row) * p.stride + p.qkv_offset;
-    float* window = slot + p.window;
-    int row = 0;
-    for (; row + 4 <= lane.row_count; row += 4) {  // four loads at a time are on their way
-      Vector rows[4];
+    float* tail = slot + p.tail + c;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) rows[i] = *at(input + (row + i) * p.stride);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) *at(window + (row + i) * p.window_stride) = rows[i];
+    for (int j = 0; j < kTailRowsMax; ++j) {
+      if (j == p.tail_rows) break;
+      if (is_channel) *at(tail) = rows[j];
+      tail += p.channels;
     }
-    for (; row < lane.row_count; ++row) *at(window + row * p.window_stride) = *at(input + row * p.stride);
   }
+  if (lane.commits || !is_channel) return;
+  const float* input = p.projected + static_cast<std::int64_t>(lane.first_row) * p.stride + p.qkv_offset + c;
+  float* window = slot + p.window + c;
+  int left = lane.row_count;
+#pragma unroll 1
+  for (; left >= 4; left -= 4) {  // four loads at a time are on their way
+    Vector rows[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i, input += p.stride) rows[i] = *at(input);
+#pragma unroll
+    for (int i = 0; i < 4; ++i, window += p.window_stride) *at(window) = rows[i];
+  }
+#pragma unroll 1
+  for (; left > 0; --left, input += p.stride, window += p.window_stride) *at(window) = *at(input);
 }
 
 /// Returns when every CTA of the lane has read the slot; the last one of those that copy leaves zeros.
@@ -457,8 +507,7 @@ __device__ void wait_for_readers(const Params& p, const WindowShape& shape, int 
     std::uint32_t* readers = shape.readers + lane_index;
     std::uint32_t* copied = readers + p.lane_count;
     const auto expected = static_cast<std::uint32_t>(p.geometry.v_heads * shape.cluster);
-    while (*static_cast<volatile std::uint32_t*>(readers) != expected) __nanosleep(40);
-    __threadfence();
+    while (load_acquire(readers) != expected) __nanosleep(40);
     if (atomicAdd(copied, 1u) + 1 == static_cast<std::uint32_t>(shape.copy_blocks)) {
       *readers = 0;
       *copied = 0;
@@ -468,24 +517,25 @@ __device__ void wait_for_readers(const Params& p, const WindowShape& shape, int 
 }
 
 __device__ void copy_inputs(const Params& p, const WindowShape& shape, int block) {
-  wait_for_previous();
-  const int lane_index = block / shape.copy_blocks;
-  if (lane_index >= p.lane_count) return;
+  const int lane_index = static_cast<int>(static_cast<unsigned>(block) / static_cast<unsigned>(shape.copy_blocks));
+  if (lane_index >= p.lane_count) return wait_for_previous();
   const DeviceLane lane = pass_lanes(p.lanes)[lane_index];
+  wait_for_previous();
   if (lane.row_count + lane.replay_count == 0) return;
   if (shape.readers != nullptr) wait_for_readers(p, shape, lane_index);
-  const int first = block % shape.copy_blocks * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+  const int first = (block - lane_index * shape.copy_blocks) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
   const int step = shape.copy_blocks * static_cast<int>(blockDim.x);
   if (p.vectors) {
-    copy_channels<float4>(p, lane, first, step);
+    copy_channels<float4>(p, lane, first);
   } else {
-    copy_channels<float>(p, lane, first, step);
+    copy_channels<float>(p, lane, first);
   }
   if (lane.commits) return;
   const int v_heads = p.geometry.v_heads;
   float* window = slot_of(p, lane) + p.window + p.channels;
+#pragma unroll 1
   for (int i = first; i < lane.row_count * v_heads; i += step) {
-    const int row = i / v_heads, head = i % v_heads;
+    const int row = static_cast<int>(static_cast<unsigned>(i) / static_cast<unsigned>(v_heads)), head = i - row * v_heads;
     const float* input = p.projected + static_cast<std::int64_t>(lane.first_row + row) * p.stride;
     window[row * p.window_stride + head] = input[p.b_offset + head];
     window[row * p.window_stride + v_heads + head] = input[p.a_offset + head];
@@ -508,9 +558,12 @@ __global__ void __launch_bounds__(kThreadsMax, kElements > 16 ? 1 : kPrepares ? 
 WindowShape window_shape(const Params& p, const Lanes& lanes, bool meets) {
   WindowShape shape = {};
   const int warps = meets ? 8 : 4;
-  shape.cluster = 1;
-  while ((!meets || shape.cluster < kClusterMax) && shape.cluster * warps < p.column_groups) shape.cluster *= 2;
+  while ((!meets || 1 << shape.cluster_bits < kClusterMax) && warps << shape.cluster_bits < p.column_groups) {
+    ++shape.cluster_bits;
+  }
+  shape.cluster = 1 << shape.cluster_bits;
   shape.warps = (p.column_groups + shape.cluster - 1) / shape.cluster;
+  shape.heads_per_key = p.geometry.v_heads / p.geometry.k_heads;
   shape.finish_rows = (std::clamp(lanes.rows_max, 1, kWindowRows) + shape.cluster - 1) / shape.cluster;
   if (!meets && shape.cluster > 1) shape.finish_rows = 0;
   TF_ASSERT(shape.warps * 32 <= kThreadsMax && shape.cluster * shape.warps >= p.column_groups);
@@ -518,6 +571,7 @@ WindowShape window_shape(const Params& p, const Lanes& lanes, bool meets) {
   shape.copy_blocks = (p.channels + per_thread * shape.warps * 32 - 1) / (per_thread * shape.warps * 32);
   shape.scan_blocks = p.lane_count * p.geometry.v_heads * shape.cluster;
   shape.saves_states = lanes.any_tree;
+  shape.shared = shared_layout(p, shape);
   return shape;
 }
 
@@ -528,7 +582,7 @@ WindowShape window_shape(const CudaContext& context, const Params& p, const Lane
   const DeviceFacts& facts = context.facts();
   if (facts.compute_capability >= 90 && p.lane_count * p.geometry.v_heads <= facts.sm_count) {
     const WindowShape shape = window_shape(p, lanes, true);
-    if (SharedLayout(p, shape).bytes <= facts.shared_bytes_max) return shape;
+    if (shape.shared.bytes <= facts.shared_bytes_max) return shape;
   }
   return window_shape(p, lanes, false);
 }
@@ -553,7 +607,7 @@ bool run_windows(CudaContext& context, const Params& p, const Lanes& lanes, bool
   launch_shape.cluster = shape.finish_rows > 0 ? shape.cluster : 1;
   launch_shape.grid = static_cast<unsigned>((blocks + shape.cluster - 1) / shape.cluster * shape.cluster);
   launch_shape.block = static_cast<unsigned>(shape.warps * 32);
-  launch_shape.shared_bytes = static_cast<std::size_t>(SharedLayout(p, shape).bytes);
+  launch_shape.shared_bytes = static_cast<std::size_t>(shape.shared.bytes);
   const auto kernel = p.lane_elements == 32  ? run_window_rows<32, false>
                       : p.lane_elements == 8 ? (prepares ? run_window_rows<8, true> : run_window_rows<8, false>)
                                              : (prepares ? run_window_rows<16, true> : run_window_rows<16, false>);
