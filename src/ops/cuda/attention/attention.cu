@@ -149,11 +149,12 @@ void attend_windows(CudaContext& context, const AttentionParams& p, const Lanes&
   LaunchShape fold_shape;
   fold_shape.grid = dim3(static_cast<unsigned>((rows.end - rows.begin) * a.heads * blocks));
   fold_shape.block = dim3(kFoldThreads);
+  TF_ASSERT(Divisor(blocks).divides(fold_shape.grid.x));
   const PartialSlices slices(context, a, blocks, lanes.partial_row_capacity, fold_shape.grid.x);
   for (std::int64_t slice = 0; slice < slices.count(); ++slice) {
     slices.set(a, slice);
     launch_units(context, choice, a, ctas);
-    launch(context, "attention's fold", attention_fold_kernel, fold_shape, a, static_cast<int>(rows.begin), blocks);
+    launch(context, "attention's fold", attention_fold_kernel, fold_shape, a, static_cast<int>(rows.begin), Divisor(blocks));
   }
 }
 

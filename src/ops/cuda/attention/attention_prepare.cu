@@ -10,7 +10,7 @@
 
 #include "base/assert.h"
 #include "ops/cuda/attention/attention_math.cuh"
-#include "ops/cuda/attention/divisor.h"
+#include "ops/cuda/attention/short_code.cuh"
 #include "ops/cuda/attention/page_layout.h"
 #include "ops/cuda/cuda_operations.h"
 #include "ops/cuda/launch.cuh"
@@ -40,12 +40,6 @@ struct PrepareArguments {
 };
 
 constexpr int kElements = kHeadDimMax / 32;  // of a lane
-
-/// The same address, but the compiler can't take it apart to build it anew for every load at a fixed distance from it.
-__device__ __forceinline__ const float* whole(const float* address) {
-  asm("" : "+l"(address));
-  return address;
-}
 
 /// What a head's elements are multiplied by, as far as the lane needs it: nothing here waits for an earlier kernel.
 struct HeadFactors {

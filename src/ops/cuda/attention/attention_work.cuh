@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "ops/cuda/attention/attention_math.cuh"
-#include "ops/cuda/attention/divisor.h"
+#include "ops/cuda/attention/short_code.cuh"
 #include "ops/cuda/attention/page_layout.h"
 #include "ops/cuda/instructions.cuh"
 #include "ops/cuda/launch.cuh"

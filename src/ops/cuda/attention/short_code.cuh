@@ -1,13 +1,12 @@
-// Division by a number that a launch knows: one multiplication where a division of integers takes twenty instructions. A
-// launch of few rows is bound by the fetch of instructions that it executes once.
+// What keeps a launch's code short. A pass of few rows launches kernels that run most of their code once, and is then bound by
+// the fetch of instructions.
 #pragma once
 
 #include <cstdint>
 
-#if defined(__CUDACC__)
-
 namespace tensorfold::ops::cuda {
 
+/// Division by a number that the launch knows: one multiplication where a division of integers takes twenty instructions.
 struct Divisor {
   std::uint32_t value = 1;
   std::uint32_t factor = 1u << 31;  // 2^31 / value, rounded up
@@ -26,6 +25,11 @@ struct Divisor {
   }
 };
 
-}  // namespace tensorfold::ops::cuda
+/// The same address, but the compiler can't take it apart to build it anew for every load at a fixed distance from it.
+template <typename T>
+__device__ __forceinline__ T* whole(T* address) {
+  asm("" : "+l"(address));
+  return address;
+}
 
-#endif
+}  // namespace tensorfold::ops::cuda
