@@ -62,6 +62,7 @@ __device__ __forceinline__ bool beats(const ChunkBest& a, const ChunkBest& b) {
 }
 
 __device__ ChunkBest block_best(ChunkBest mine, ChunkBest* shared) {
+#pragma unroll 1
   for (int offset = 16; offset > 0; offset /= 2) {
     ChunkBest other;
     other.score = __shfl_xor_sync(~0u, mine.score, offset);
@@ -73,6 +74,7 @@ __device__ ChunkBest block_best(ChunkBest mine, ChunkBest* shared) {
   if (threadIdx.x % 32 == 0) shared[warp] = mine;
   __syncthreads();
   mine = shared[0];
+#pragma unroll 1
   for (int w = 1; w < kThreads / 32; ++w) {
     if (beats(shared[w], mine)) mine = shared[w];
   }
@@ -163,9 +165,7 @@ __global__ void __launch_bounds__(kThreads) draw_chunks(const DrawKernelParams p
       sampling::row_key(sampling::request_key(draw.rule.seed), static_cast<std::uint64_t>(draw.position));
   const auto take = [&](int i, float logit) {
     not_finite |= !(logit < __int_as_float(0x7f800000));  // NaN, +inf
-    if (kind == DrawKind::kTop) {
-      values[i] = logit;
-    } else if (logit != kNever) {
+    if (kind != DrawKind::kTop && logit != kNever) {
       ChunkBest mine = {0.0, logit, first + i};
       mine.score = kind == DrawKind::kGreedy
                        ? static_cast<double>(logit)
@@ -184,9 +184,13 @@ __global__ void __launch_bounds__(kThreads) draw_chunks(const DrawKernelParams p
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       const int i = begin + j * kThreads;
-      if (i < count) take(i, batch[j]);
+      if (i < count) values[i] = batch[j];
     }
   }
+  // By way of shared memory, each thread its own, so that the code for one logit stands here once: it is long, and a thread
+  // runs it a few times only.
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) take(i, values[i]);
   not_finite = __syncthreads_or(not_finite);
   if (threadIdx.x == 0) params.scratch.not_finite[at] = not_finite;
   if (not_finite) return;

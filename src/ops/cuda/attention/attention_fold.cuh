@@ -16,7 +16,7 @@ constexpr int kFoldStage = 32;     // segments whose outputs are at hand
 /// A row's partial results.
 struct PartialRow {
   std::int64_t first = 0;   // (partial row, head) of its first segment
-  std::int64_t stride = 0;  // to the next segment's
+  int stride = 0;           // to the next segment's
   int count = 0;            // 0: the row is padding or a prompt's, or the slice has none of its segments
   bool begins = true, ends = true;  // whether these are the row's first, and its last
 };
@@ -27,7 +27,11 @@ __device__ __forceinline__ PartialRow partial_row(const AttentionArguments& a, i
   lane.load(a, lane_index);
   if (lane.row_count > kWindowRowsMax) return {};
   const RowKeys keys = lane.keys_of(row - lane.first_row, a.window);
-  const int begin = segment_ordinal(keys.first), skipped = begin - segment_ordinal(lane.keys_of(0, a.window).first);
+  int begin = 0, skipped = 0;
+  if (a.window > 0) {
+    begin = segment_ordinal(keys.first);
+    skipped = begin - segment_ordinal(lane.keys_of(0, a.window).first);
+  }
   // Partial row of the lane's row 0 in the row's first segment.
   const std::int64_t first = lane.partials + static_cast<std::int64_t>(skipped) * lane.row_count;
   const int all = segment_ordinal(keys.last) - begin + 1;
@@ -40,8 +44,8 @@ __device__ __forceinline__ PartialRow partial_row(const AttentionArguments& a, i
     end = before(a.slice_end);
   }
   PartialRow result;
-  result.stride = static_cast<std::int64_t>(lane.row_count) * a.heads;
-  result.first = (first - a.slice_begin + row - lane.first_row) * a.heads + head + done * result.stride;
+  result.stride = lane.row_count * a.heads;
+  result.first = (first - a.slice_begin + row - lane.first_row) * a.heads + head + static_cast<std::int64_t>(done) * result.stride;
   result.count = end - done;
   result.begins = done == 0;
   result.ends = end == all;
@@ -59,7 +63,7 @@ __device__ __forceinline__ void find_factors(const AttentionArguments& a, const 
                                              FoldShared& shared) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   float2 state = make_float2(minus_infinity(), 0.0f);
-  if (begin + thread < row.count) state = __ldcg(a.partial_states + row.first + (begin + thread) * row.stride);
+  if (begin + thread < row.count) state = __ldcg(a.partial_states + row.first + static_cast<std::int64_t>(begin + thread) * row.stride);
   float maximum = state.x;
 #pragma unroll
   for (int distance = 1; distance < 32; distance <<= 1) {
@@ -82,29 +86,36 @@ __device__ __forceinline__ void find_factors(const AttentionArguments& a, const 
 }
 
 __global__ void __launch_bounds__(kFoldThreads) attention_fold_kernel(const __grid_constant__ AttentionArguments a, int first_row,
-                                                                      int blocks) {
+                                                                      Divisor by_blocks) {
   __shared__ __align__(16) FoldShared shared;
   allow_next();
   const int thread = static_cast<int>(threadIdx.x);
-  const int block = static_cast<int>(blockIdx.x) % blocks, index = static_cast<int>(blockIdx.x) / blocks;
-  const int row_index = first_row + index / a.heads, head = index % a.heads;
+  const int cta = static_cast<int>(blockIdx.x), index = by_blocks.quotient(cta), block = by_blocks.remainder(cta, index);
+  const int row_of_launch = a.by_heads.quotient(index), row_index = first_row + row_of_launch;
+  const int head = a.by_heads.remainder(index, row_of_launch);
   const PartialRow row = partial_row(a, row_index, head);
   wait_for_previous();
   if (row.count == 0) return;
 
   // 16 threads load one segment's 64 columns, 8 segments at a time.
   const int column = thread % 16 * 4, segment = thread / 16;
-  const float* outputs = a.partial_outputs + row.first * blocks * kBlockDims + block * kBlockDims + column;
+  const int dims = static_cast<int>(by_blocks.value) * kBlockDims;
+  const float* outputs = whole(a.partial_outputs + row.first * dims + block * kBlockDims + column);
+  const int stride = row.stride * dims;
   float4 ahead[kFoldStage / 8];
   const auto load = [&](int begin) {
 #pragma unroll
     for (int i = 0; i < kFoldStage / 8; ++i) {
       const int at = begin + i * 8 + segment;
       ahead[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      if (at < row.count) ahead[i] = __ldcg(reinterpret_cast<const float4*>(outputs + at * row.stride * blocks * kBlockDims));
+      if (at < row.count) ahead[i] = __ldcg(reinterpret_cast<const float4*>(outputs + static_cast<std::int64_t>(at) * stride));
     }
   };
   load(0);
+  const int at = block * kBlockDims + thread;
+  const bool ends_here = row.ends && thread < kBlockDims && at < a.head_dim;
+  float gate = 0.0f;  // asked for early: it is on its way with the partial results
+  if (a.gate != nullptr && ends_here) gate = a.gate[row_index * a.gate_stride + a.gate_offset + head * a.gate_head_stride + at];
   float before = minus_infinity(), output = 0.0f, sum = 0.0f;
   if (!row.begins) {
     const float2 state = __ldcg(a.carried_states + blockIdx.x);
@@ -139,12 +150,9 @@ __global__ void __launch_bounds__(kFoldThreads) attention_fold_kernel(const __gr
     if (thread == 0) a.carried_states[blockIdx.x] = make_float2(before, sum);
     return;
   }
-  const int at = block * kBlockDims + thread;
-  if (thread >= kBlockDims || at >= a.head_dim) return;
+  if (!ends_here) return;
   float value = finish(output, sum);
-  if (a.gate != nullptr) {
-    value = __fmul_rn(value, sigmoid(a.gate[row_index * a.gate_stride + a.gate_offset + head * a.gate_head_stride + at]));
-  }
+  if (a.gate != nullptr) value = __fmul_rn(value, sigmoid(gate));
   a.out[(static_cast<std::int64_t>(row_index) * a.heads + head) * a.head_dim + at] = __float2bfloat16_rn(value);
 }
 

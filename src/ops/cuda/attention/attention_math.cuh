@@ -45,11 +45,13 @@ struct VisibleKeys {
 };
 
 /// Scores in the accumulator layout of one m16n64 fragment: s[8 * 4], columns n * 8 + 2t (+1), rows g (0, 1) and g + 8 (2, 3).
+/// Here and below `kHalves` is 1 where rows g + 8 hold nothing: then nothing is done for them.
+template <int kHalves = 2>
 __device__ __forceinline__ void mask_scores(float (&s)[32], const VisibleKeys& keys, int quad_lane) {
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * kHalves; ++i) {
       const int key = n * 8 + 2 * quad_lane + (i & 1), r = i >> 1;
       if (key < keys.first[r] || key > keys.last[r]) s[n * 4 + i] = minus_infinity();
     }
@@ -57,9 +59,10 @@ __device__ __forceinline__ void mask_scores(float (&s)[32], const VisibleKeys& k
 }
 
 /// Scores become probabilities in place; `alpha` is what the sums so far are to be multiplied by.
+template <int kHalves = 2>
 __device__ __forceinline__ void softmax_tile(float (&s)[32], SegmentState& state, float (&alpha)[2], float c) {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
+  for (int r = 0; r < kHalves; ++r) {
     float largest = minus_infinity();
 #pragma unroll
     for (int n = 0; n < 8; ++n) largest = fmaxf(largest, fmaxf(s[n * 4 + r * 2], s[n * 4 + r * 2 + 1]));
@@ -91,11 +94,13 @@ __device__ __forceinline__ void pack_probabilities(const float (&s)[32], std::ui
 }
 
 /// O * alpha. A factor of exactly 1 changes nothing, so a warp whose rows all have it may skip the work.
-template <int kCount>
+template <int kHalves = 2, int kCount>
 __device__ __forceinline__ void rescale(float (&o)[kCount], const float (&alpha)[2]) {
-  if (!__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) return;
+  if (!__any_sync(~0u, alpha[0] != 1.0f || (kHalves == 2 && alpha[1] != 1.0f))) return;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) o[i] = __fmul_rn(o[i], alpha[(i >> 1) & 1]);
+  for (int i = 0; i < kCount; ++i) {
+    if (((i >> 1) & 1) < kHalves) o[i] = __fmul_rn(o[i], alpha[(i >> 1) & 1]);
+  }
 }
 
 /// The fold of one more segment (maximum m) into what has been folded (maximum `into`, which moves on).

@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "ops/cuda/attention/attention_math.cuh"
+#include "ops/cuda/attention/short_code.cuh"
 #include "ops/cuda/attention/page_layout.h"
 #include "ops/cuda/cuda_operations.h"
 #include "ops/cuda/launch.cuh"
@@ -28,8 +29,9 @@ struct PrepareArguments {
   const float* q_norm;
   const float* k_norm;
   const float* cos_sin;
-  float epsilon;
+  float epsilon, inverse_dim;  // inverse_dim = 1 / head_dim
   int rows, heads, kv_heads, head_dim, rotary_half;
+  Divisor by_slots;            // heads + kv_heads
   std::byte* pages;
   std::size_t page_bytes;
   std::byte* trees;
@@ -37,72 +39,71 @@ struct PrepareArguments {
   __nv_bfloat16* q_out;
 };
 
+constexpr int kElements = kHeadDimMax / 32;  // of a lane
+
 /// What a head's elements are multiplied by, as far as the lane needs it: nothing here waits for an earlier kernel.
 struct HeadFactors {
-  bool has_norm = false;
-  float norm[kHeadDimMax / 32];  // of elements 32 · j + lane
-  float2 cos_sin[8];             // of elements 8 · lane + i
+  float norm[kElements];  // of elements 32 · j + lane
+  float2 cos_sin[8];      // of elements 8 · lane + i; the first half's sines are negated
 
-  __device__ HeadFactors(const float* norm_weight, const float2* rotation, int half, int head_dim, int lane)
-      : has_norm(norm_weight != nullptr) {
+  __device__ HeadFactors(const float* norm_weight, const float2* rotation, int half, int head_dim, int lane) {
+    const float* weights = whole(norm_weight + lane);
+    const int normed = norm_weight != nullptr ? head_dim : 0;
 #pragma unroll
-    for (int j = 0; j < kHeadDimMax / 32; ++j) {
-      const int i = j * 32 + lane;
-      norm[j] = has_norm && i < head_dim ? __ldg(norm_weight + i) : 1.0f;
-    }
+    for (int j = 0; j < kElements; ++j) norm[j] = j * 32 + lane < normed ? __ldg(weights + j * 32) : 1.0f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int at = lane * 8 + i;
       cos_sin[i] = at < 2 * half ? __ldg(rotation + (at < half ? at : at - half)) : make_float2(1.0f, 0.0f);
+      if (at < half) cos_sin[i].y = -cos_sin[i].y;
     }
   }
 };
 
-/// A head's elements, normed if it has a norm, in the warp's shared memory. Zeros beyond head_dim.
-__device__ void load_head(const float* x, const HeadFactors* factors, float epsilon, int head_dim, float* shared, int lane) {
-  const bool has_norm = factors != nullptr && factors->has_norm;
-  float v[kHeadDimMax / 32];
+/// The lane's elements of a head; zeros beyond head_dim.
+__device__ void load_head(const float* x, int head_dim, int lane, float (&v)[kElements]) {
+  const float* elements = whole(x + lane);
+#pragma unroll
+  for (int j = 0; j < kElements; ++j) v[j] = j * 32 + lane < head_dim ? elements[j * 32] : 0.0f;
+}
+
+__device__ void norm_head(const PrepareArguments& a, const HeadFactors& factors, int lane, float (&v)[kElements]) {
   float sum = 0.0f;
 #pragma unroll
-  for (int j = 0; j < kHeadDimMax / 32; ++j) {
-    const int i = j * 32 + lane;
-    v[j] = i < head_dim ? x[i] : 0.0f;
-    sum = __fmaf_rn(v[j], v[j], sum);
-  }
-  float inverse = 1.0f;
-  if (has_norm) {
+  for (int j = 0; j < kElements; ++j) sum = __fmaf_rn(v[j], v[j], sum);
+#pragma unroll 1
+  for (int mask = 16; mask > 0; mask >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, mask));
+  const float mean = __fmul_rn(sum, a.inverse_dim);
+  const float inverse = __frcp_rn(__fsqrt_rn(__fadd_rn(mean, a.epsilon)));
 #pragma unroll
-    for (int mask = 16; mask > 0; mask >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, mask));
-    const float mean = __fmul_rn(sum, __fdiv_rn(1.0f, static_cast<float>(head_dim)));
-    inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, epsilon)));
+  for (int j = 0; j < kElements; ++j) {
+    if (j * 32 + lane < a.head_dim) v[j] = __fmul_rn(__fmul_rn(v[j], inverse), factors.norm[j]);
   }
-  __syncwarp();
-#pragma unroll
-  for (int j = 0; j < kHeadDimMax / 32; ++j) {
-    const int i = j * 32 + lane;
-    if (has_norm && i < head_dim) v[j] = __fmul_rn(__fmul_rn(v[j], inverse), factors->norm[j]);
-    shared[i] = v[j];
-  }
-  __syncwarp();
 }
 
-/// Element i after RoPE.
-__device__ float rotated(const float* shared, float2 cos_sin, int half, int i) {
-  if (i < half) return __fmaf_rn(shared[i], cos_sin.x, -__fmul_rn(shared[i + half], cos_sin.y));
-  if (i < 2 * half) return __fmaf_rn(shared[i], cos_sin.x, __fmul_rn(shared[i - half], cos_sin.y));
-  return shared[i];
-}
-
-/// The lane's chunk of 8 elements, rounded; `half` 0: not rotated.
-__device__ uint4 rounded_chunk(const float* shared, const HeadFactors& factors, int half, int lane) {
-  uint4 chunk;
-  std::uint32_t* words = reinterpret_cast<std::uint32_t*>(&chunk);
+/// The lane's chunk of 8 elements, after RoPE if `half` > 0, rounded. `shared` is the warp's.
+__device__ uint4 rounded_chunk(const float (&v)[kElements], const HeadFactors& factors, int half, int lane, float* shared) {
+  __syncwarp();
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int at = lane * 8 + 2 * i;
-    words[i] = bf16_pair(rotated(shared, factors.cos_sin[2 * i], half, at), rotated(shared, factors.cos_sin[2 * i + 1], half, at + 1));
+  for (int j = 0; j < kElements; ++j) shared[j * 32 + lane] = v[j];
+  __syncwarp();
+  float chunk[8];
+#pragma unroll
+  for (int i = 0; i < 8; i += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(shared + lane * 8 + i);
+    chunk[i] = four.x, chunk[i + 1] = four.y, chunk[i + 2] = four.z, chunk[i + 3] = four.w;
   }
-  return chunk;
+  if (half > 0) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int at = lane * 8 + i;
+      if (at >= 2 * half) continue;
+      const float other = shared[at < half ? at + half : at - half];
+      chunk[i] = __fmaf_rn(chunk[i], factors.cos_sin[i].x, __fmul_rn(other, factors.cos_sin[i].y));
+    }
+  }
+  return make_uint4(bf16_pair(chunk[0], chunk[1]), bf16_pair(chunk[2], chunk[3]), bf16_pair(chunk[4], chunk[5]),
+                    bf16_pair(chunk[6], chunk[7]));
 }
 
 __device__ bool is_finite_chunk(uint4 chunk) {
@@ -136,42 +137,52 @@ __global__ void __launch_bounds__(kWarps * 32) prepare_kernel(const __grid_const
   __shared__ __align__(16) float heads[kWarps][kHeadDimMax];
   allow_next();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int slots = a.heads + a.kv_heads;
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
-  if (index >= static_cast<std::int64_t>(a.rows) * slots) return wait_for_previous();
-  const int row = static_cast<int>(index / slots), slot = static_cast<int>(index % slots);
+  const int slots = a.heads + a.kv_heads, index = static_cast<int>(blockIdx.x) * kWarps + warp;
+  if (index >= a.rows * slots) return wait_for_previous();
+  const int row = a.by_slots.quotient(index), slot = a.by_slots.remainder(index, row);
   const int lane_index = pass_row_lane(a.lanes)[row];
   if (lane_index < 0) return wait_for_previous();  // padding
-  float* shared = heads[warp];
-  const float* x = a.qkv + row * a.stride;
+  const bool is_query = slot < a.heads;
+  const int kv_head = slot - a.heads;
   const float2* cos_sin = nullptr;
   if (a.rotary_half > 0) {
     cos_sin = reinterpret_cast<const float2*>(a.cos_sin) +
               static_cast<std::int64_t>(pass_ids(a.rope_positions)[row]) * a.rotary_half;
   }
-  const HeadFactors factors(slot < a.heads ? a.q_norm : a.k_norm, cos_sin, a.rotary_half, a.head_dim, lane);
-  if (slot < a.heads) {
-    wait_for_previous();
-    load_head(x + a.q_offset + slot * a.q_head_stride, &factors, a.epsilon, a.head_dim, shared, lane);
+  const float* norm = is_query ? a.q_norm : a.k_norm;
+  const HeadFactors factors(norm, cos_sin, a.rotary_half, a.head_dim, lane);
+  KeyPlace place;
+  if (!is_query && lane < head_blocks(a.head_dim) * 8) place = place_of(a, pass_lanes(a.lanes)[lane_index], row, kv_head, lane);
+  wait_for_previous();
+
+  // Queries, keys and values go the same way, so that its code is fetched once: a query in one turn, a value and then its key
+  // in two.
+  const float* x = a.qkv + row * a.stride;
+  const std::int64_t kv_offset = static_cast<std::int64_t>(kv_head) * a.head_dim;
+  float v[kElements], key[kElements];
+  load_head(x + (is_query ? a.q_offset + slot * a.q_head_stride : a.v_offset + kv_offset), a.head_dim, lane, v);
+  if (!is_query) load_head(x + a.k_offset + kv_offset, a.head_dim, lane, key);
+  uint4 chunk, value = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+  for (bool is_value = !is_query;; is_value = false) {
+    if (!is_value && norm != nullptr) norm_head(a, factors, lane, v);
+    chunk = rounded_chunk(v, factors, is_value ? 0 : a.rotary_half, lane, heads[warp]);
+    if (!is_value) break;
+    value = chunk;
+#pragma unroll
+    for (int j = 0; j < kElements; ++j) v[j] = key[j];
+  }
+  if (is_query) {
     if (lane * 8 >= a.head_dim) return;
-    *(reinterpret_cast<uint4*>(a.q_out + (static_cast<std::int64_t>(row) * a.heads + slot) * a.head_dim) + lane) =
-        rounded_chunk(shared, factors, a.rotary_half, lane);
+    *(reinterpret_cast<uint4*>(a.q_out + (static_cast<std::int64_t>(row) * a.heads + slot) * a.head_dim) + lane) = chunk;
     return;
   }
-  const int kv_head = slot - a.heads;
-  KeyPlace place;
-  if (lane < head_blocks(a.head_dim) * 8) place = place_of(a, pass_lanes(a.lanes)[lane_index], row, kv_head, lane);
-  wait_for_previous();
-  load_head(x + a.v_offset + static_cast<std::int64_t>(kv_head) * a.head_dim, nullptr, 0.0f, a.head_dim, shared, lane);
-  uint4 value = rounded_chunk(shared, factors, 0, lane);
-  load_head(x + a.k_offset + static_cast<std::int64_t>(kv_head) * a.head_dim, &factors, a.epsilon, a.head_dim, shared, lane);
-  uint4 key = rounded_chunk(shared, factors, a.rotary_half, lane);
   if (!__all_sync(~0u, is_finite_chunk(value))) {
     value = make_uint4(0, 0, 0, 0);
-    key = make_uint4(kNanPair, kNanPair, kNanPair, kNanPair);
+    chunk = make_uint4(kNanPair, kNanPair, kNanPair, kNanPair);
   }
   if (place.key == nullptr) return;
-  *reinterpret_cast<uint4*>(place.key) = key;
+  *reinterpret_cast<uint4*>(place.key) = chunk;
   *reinterpret_cast<uint4*>(place.key + place.value_distance) = value;
 }
 
@@ -243,11 +254,14 @@ void attention_prepare(CudaContext& context, const AttentionPrepareParams& p) {
   a.k_norm = p.k_norm;
   a.cos_sin = p.rope.cos_sin;
   a.epsilon = p.epsilon;
+  a.inverse_dim = 1.0f / static_cast<float>(p.geometry.head_dim);
   a.rows = static_cast<int>(lanes.row_count);
   a.heads = p.heads;
   a.kv_heads = p.geometry.kv_heads;
   a.head_dim = p.geometry.head_dim;
   a.rotary_half = p.rope.rotary_dims / 2;
+  a.by_slots = Divisor(a.heads + a.kv_heads);
+  TF_ASSERT(a.by_slots.divides((lanes.row_count + 1) * (a.heads + a.kv_heads)));
   a.pages = static_cast<std::byte*>(p.pool.pages);
   a.page_bytes = p.pool.page_bytes;
   a.trees = static_cast<std::byte*>(p.pool.trees);

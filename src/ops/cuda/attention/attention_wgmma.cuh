@@ -49,6 +49,11 @@ __device__ __forceinline__ void wait_for_phase(std::uint32_t barrier, std::uint3
   }
 }
 
+/// The descriptor of what lies `bytes` further on: an addition within its lower half, where the address stands.
+__device__ __forceinline__ std::uint64_t further(std::uint64_t descriptor, int bytes) {
+  return (descriptor >> 32 << 32) | (static_cast<std::uint32_t>(descriptor) + static_cast<std::uint32_t>(bytes >> 4));
+}
+
 /// Places in shared memory.
 template <typename Shape>
 struct WgmmaMemory {
@@ -61,6 +66,10 @@ struct WgmmaMemory {
         empty(full + Shape::kStages * 8) {}
 };
 
+/// wgmma's kernels are given no trees.
+template <bool kPrompt>
+using WgmmaWalk = UnitWalk<kPrompt, false>;
+
 /// The producer warp.
 template <int kBlocks, int kWarpgroups, bool kPrompt>
 class WgmmaProducer {
@@ -72,11 +81,10 @@ class WgmmaProducer {
         lane_(static_cast<int>(threadIdx.x) % 32),
         policy_(kPrompt ? policy_read_again() : policy_read_once()) {}
 
-  __device__ __forceinline__ void run() {
-    UnitWalk<kPrompt> walk(a_);
-    Unit unit;
+  /// `unit` is the first one of `walk`, if there is one.
+  __device__ __forceinline__ void run(WgmmaWalk<kPrompt>& walk, Unit& unit, bool found) {
 #pragma unroll 1
-    while (walk.next(a_, unit)) load_unit(unit);
+    for (; found; found = walk.next(a_, unit)) load_unit(unit);
     if (!waited_) wait_for_previous();
   }
 
@@ -86,28 +94,33 @@ class WgmmaProducer {
     const std::byte* before = nullptr;
     std::int32_t pages = 0;  // one a lane, of 32 tiles
 #pragma unroll 1
-    for (int tile = unit.tile; tile < unit.tile_end; ++tile) {
-      const int ahead = (tile - unit.tile) & 31;
-      if (ahead == 0) pages = unit.lane.pages[min(tile + lane_, unit.tile_end - 1)];
-      if (!waited_ && (tile + 1) * kTileKeys > unit.lane.settled) {
-        wait_for_previous();
-        waited_ = true;
+    for (int tile = unit.tile; tile <= unit.tile_end; ++tile) {
+      const std::byte* page = nullptr;
+      if (tile < unit.tile_end) {
+        const int ahead = (tile - unit.tile) & 31;
+        if (ahead == 0) pages = unit.lane.pages[min(tile + lane_, unit.tile_end - 1)];
+        if (!waited_ && (tile + 1) * kTileKeys > unit.lane.settled) {
+          wait_for_previous();
+          waited_ = true;
+        }
+        page = head + static_cast<std::size_t>(__shfl_sync(~0u, pages, ahead)) * a_.page_bytes;
       }
-      const std::byte* page = head + static_cast<std::size_t>(__shfl_sync(~0u, pages, ahead)) * a_.page_bytes;
-      load_parts(page);
-      if (before != nullptr) load_parts(before + page_part_bytes(kBlocks));
+      load_parts(page, before);
       before = page;
     }
-    load_parts(before + page_part_bytes(kBlocks));
   }
-  __device__ __forceinline__ void load_parts(const std::byte* from) {
-#pragma unroll
-    for (int part = 0; part < Shape::kParts; ++part) {
+  /// The keys of one page and the values of the one before, where there are such. A loop rather than four copies of its body:
+  /// with few tiles a unit, most of the time would go to fetching them.
+  __device__ __forceinline__ void load_parts(const std::byte* keys_page, const std::byte* values_page) {
+#pragma unroll 1
+    for (int part = 0; part < 2 * Shape::kParts; ++part) {  // of a page: its values follow its keys
+      const std::byte* page = part < Shape::kParts ? keys_page : values_page;
+      if (page == nullptr) continue;
       wait_for_phase(memory_.empty + 8 * at_.stage, at_.phase ^ 1);
       if (lane_ == 0) {
         const std::uint32_t full = memory_.full + 8 * at_.stage;
         barrier_expect(full, Shape::kStageBytes);
-        copy_bulk(memory_.ring + at_.stage * Shape::kStageBytes, from + part * Shape::kStageBytes, Shape::kStageBytes, full, policy_);
+        copy_bulk(memory_.ring + at_.stage * Shape::kStageBytes, page + part * Shape::kStageBytes, Shape::kStageBytes, full, policy_);
       }
       __syncwarp();
       at_.advance(Shape::kStages);
@@ -132,81 +145,110 @@ class WgmmaConsumer {
   __device__ __forceinline__ WgmmaConsumer(const AttentionArguments& a, const WgmmaMemory<Shape>& memory)
       : a_(a), memory_(memory) {
     const int thread = static_cast<int>(threadIdx.x);
-    warpgroup_ = thread / kWarpgroupThreads;
+    warpgroup_ = kWarpgroups == 1 ? 0 : thread / kWarpgroupThreads;
     thread_ = thread % kWarpgroupThreads;
     lane_ = thread % 32;
     queries_ = memory.queries + warpgroup_ * Shape::kQueryBytes;
     state_ = memory.state + thread * 16;
   }
 
-  __device__ __forceinline__ void run() {
-    UnitWalk<kPrompt> walk(a_);
+  __device__ __forceinline__ void run(WgmmaWalk<kPrompt>& walk, const Unit& first, bool found) {
+    unit_ = first;
 #pragma unroll 1
-    while (walk.next(a_, unit_)) run_unit();
+    for (; found; found = walk.next(a_, unit_)) {
+      wait_for_previous();  // not earlier: the lanes are there, and finding a unit takes several loads one after the other
+      open_unit();
+      if constexpr (kPrompt) {
+        run_prompt_unit();
+      } else {
+        run_window_unit();
+      }
+    }
     wait_for_previous();
   }
 
  private:
-  __device__ __forceinline__ void run_unit() {
-    wait_for_previous();  // not earlier: the lanes are there, and finding a unit takes several loads one after the other
+  __device__ __forceinline__ void open_unit() {
     const int first = unit_.packed_begin + warpgroup_ * kWarpgroupRows;
     load_queries(first);
     rows_.load(a_, unit_, first + (thread_ / 32) * 16, lane_);
     segment_.open();
-    if constexpr (kPrompt) {
-      folded_.open();
-      empty_fold_ = true;
-#pragma unroll
-      for (int i = 0; i < Shape::kRegisterState; ++i) run_[i] = 0.0f;
-    }
+  }
+
+  /// A window's unit has a few tiles only, so what is made of a tile's scores stands here once: most of the time would go to
+  /// fetching code. (A wgmma under a condition that may differ between warps is one that ptxas serialises: those stand twice.)
+  __device__ __forceinline__ void run_window_unit() {
     float s[32], alpha[2];
     std::uint32_t p[16];
-    int keys_at[Shape::kParts], values_at[Shape::kParts];
-    start_scores(s, keys_at);
+    start_scores(s);
+    wgmma_wait<0>();
+    int tile = unit_.tile;
+#pragma unroll 1
+    while (true) {
+      hold(s);
+      release();
+      to_probabilities(s, alpha, tile);
+      const bool opened = tile > unit_.tile;  // values of the tile before are on their way, or there
+      wgmma_wait<0>();
+      if (opened) {
+        take_outputs(p);
+        rescale_outputs(alpha);
+      }
+      pack_probabilities(s, p);
+      if (++tile == unit_.tile_end) break;
+      start_scores(s);
+      start_values(p, tile - 1, !opened);
+      wgmma_wait<1>();
+    }
+    start_values(p, tile - 1, tile - 1 == unit_.tile);
+    segment_.close();
+    finish_values(p);
+    store_partial();
+  }
+
+  __device__ __forceinline__ void run_prompt_unit() {
+    folded_.open();
+    empty_fold_ = true;
+#pragma unroll
+    for (int i = 0; i < Shape::kRegisterState; ++i) run_[i] = 0.0f;
+    float s[32], alpha[2];
+    std::uint32_t p[16];
+    start_scores(s);
     wgmma_wait<0>();
     hold(s);
-    release(keys_at);
+    release();
     to_probabilities(s, alpha, unit_.tile);
     pack_probabilities(s, p);
     bool opens = true;  // the values to come are a segment's first
 #pragma unroll 1
     for (int tile = unit_.tile + 1; tile < unit_.tile_end; ++tile) {
-      start_scores(s, keys_at);
-      start_values(p, values_at, tile - 1, opens);
+      start_scores(s);
+      start_values(p, tile - 1, opens);
       wgmma_wait<1>();
       hold(s);
-      release(keys_at);
-      const bool ended = kPrompt && ends_segment(tile - 1);
+      release();
+      const bool ended = ends_segment(tile - 1);
       FoldFactors f[2];
-      if constexpr (kPrompt) {
-        if (ended) {
-          close_segment(f);
-          segment_.open();
-        }
+      if (ended) {
+        close_segment(f);
+        segment_.open();
       }
       to_probabilities(s, alpha, tile);
-      finish_values(values_at);
+      finish_values(p);
       opens = ended;
       if (ended) {
-        if constexpr (kPrompt) fold_outputs(f);
+        fold_outputs(f);
       } else {
-#pragma unroll
-        for (int part = 0; part < Shape::kParts; ++part) rescale(o_[part], alpha);
+        rescale_outputs(alpha);
       }
       pack_probabilities(s, p);
     }
-    start_values(p, values_at, unit_.tile_end - 1, opens);
-    if constexpr (kPrompt) {
-      FoldFactors f[2];
-      close_segment(f);
-      finish_values(values_at);
-      fold_outputs(f);
-      store_rows();
-    } else {
-      segment_.close();
-      finish_values(values_at);
-      store_partial();
-    }
+    start_values(p, unit_.tile_end - 1, opens);
+    FoldFactors f[2];
+    close_segment(f);
+    finish_values(p);
+    fold_outputs(f);
+    store_rows();
   }
 
   // --- the ring
@@ -217,52 +259,69 @@ class WgmmaConsumer {
     at_.advance(Shape::kStages);
     return stage;
   }
-  __device__ __forceinline__ void release(const int (&stages)[Shape::kParts]) {
-    if (lane_ != 0) return;
+  /// The oldest acquired part: keys or values are released in the order in which they were acquired.
+  __device__ __forceinline__ void release() {
 #pragma unroll
-    for (int part = 0; part < Shape::kParts; ++part) barrier_arrive(memory_.empty + 8 * stages[part]);
+    for (int part = 0; part < Shape::kParts; ++part) {
+      if (lane_ == 0) barrier_arrive(memory_.empty + 8 * oldest_);
+      if (++oldest_ == Shape::kStages) oldest_ = 0;
+    }
   }
   __device__ __forceinline__ std::uint32_t stage_address(int stage) const { return memory_.ring + stage * Shape::kStageBytes; }
 
   // --- a tile
 
-  __device__ __forceinline__ void start_scores(float (&s)[32], int (&stages)[Shape::kParts]) {
+  __device__ __forceinline__ void start_scores(float (&s)[32]) {
+    std::uint32_t queries[] = {queries_};
+    hold(queries);  // or the descriptors of all steps would be kept in registers
+    const std::uint64_t rows = foldable_tile_descriptor(queries[0]);
 #pragma unroll
     for (int part = 0; part < Shape::kParts; ++part) {
-      stages[part] = acquire();
+      const std::uint64_t keys = foldable_tile_descriptor(stage_address(acquire()));
       wgmma_fence();
-      const std::uint32_t keys = stage_address(stages[part]), queries = queries_ + part * Shape::kStageBytes;
 #pragma unroll
       for (int step = 0; step < 4 * Shape::kStageBlocks; ++step) {
-        const std::uint32_t offset = (step >> 2) * kBlockBytes + (step & 3) * 32;
-        wgmma_shared(s, foldable_tile_descriptor(queries + offset), foldable_tile_descriptor(keys + offset), part + step > 0);
+        const int offset = (step >> 2) * kBlockBytes + (step & 3) * 32;
+        wgmma_shared(s, further(rows, part * Shape::kStageBytes + offset), further(keys, offset), part + step > 0);
       }
     }
     wgmma_commit();
   }
-  __device__ __forceinline__ void start_values(const std::uint32_t (&p)[16], int (&stages)[Shape::kParts], int tile, bool opens) {
-    const bool dirty = unit_.needs_cleaning(tile);
+  __device__ __forceinline__ void start_values(const std::uint32_t (&p)[16], int tile, bool opens) {
+    if (unit_.needs_cleaning(tile)) clean(tile);
 #pragma unroll
     for (int part = 0; part < Shape::kParts; ++part) {
-      stages[part] = acquire();
-      const std::uint32_t values = stage_address(stages[part]);
-      if (dirty) clean(values, tile);
+      const std::uint64_t values = foldable_transposed_descriptor(stage_address(acquire()));
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        const std::uint64_t rows = foldable_transposed_descriptor(values + step * 16 * kBlockRowBytes);
-        wgmma_transposed(o_[part], p + step * 4, rows, step > 0 || !opens);
+        wgmma_transposed(o_[part], p + step * 4, further(values, step * 16 * kBlockRowBytes), step > 0 || !opens);
       }
     }
     wgmma_commit();
   }
-  __device__ __forceinline__ void finish_values(const int (&stages)[Shape::kParts]) {
+  /// `p` is what start_values() was given: until here its registers belong to the wgmmas (tools/check_sass.py).
+  __device__ __forceinline__ void finish_values(std::uint32_t (&p)[16]) {
     wgmma_wait<0>();
+    take_outputs(p);
+  }
+  __device__ __forceinline__ void take_outputs(std::uint32_t (&p)[16]) {
+    hold(p);
 #pragma unroll
     for (int part = 0; part < Shape::kParts; ++part) hold(o_[part]);
-    release(stages);
+    release();
   }
   __device__ __forceinline__ void to_probabilities(float (&s)[32], float (&alpha)[2], int tile) {
+    alpha[0] = alpha[1] = 1.0f;
+    if (kPrompt || rows_.halves == 2) {
+      to_probabilities_of<2>(s, alpha, tile);
+    } else if (rows_.halves == 1) {
+      to_probabilities_of<1>(s, alpha, tile);
+    }
+  }
+  /// In a pass of one row most warps hold no row and the others eight or fewer: half the instructions, or none.
+  template <int kHalves>
+  __device__ __forceinline__ void to_probabilities_of(float (&s)[32], float (&alpha)[2], int tile) {
     if (rows_.sees_part(tile)) {
       VisibleKeys visible;
 #pragma unroll
@@ -270,31 +329,51 @@ class WgmmaConsumer {
         visible.first[r] = rows_.keys[r].first - tile * kTileKeys;
         visible.last[r] = rows_.keys[r].last - tile * kTileKeys;
       }
-      mask_scores(s, visible, lane_ & 3);
+      mask_scores<kHalves>(s, visible, lane_ & 3);
     }
-    softmax_tile(s, segment_, alpha, a_.scale_log2);
+    softmax_tile<kHalves>(s, segment_, alpha, a_.scale_log2);
+  }
+  __device__ __forceinline__ void rescale_outputs(const float (&alpha)[2]) {
+#pragma unroll
+    for (int part = 0; part < Shape::kParts; ++part) {
+      if (kPrompt || rows_.halves == 2) {
+        rescale<2>(o_[part], alpha);
+      } else {
+        rescale<1>(o_[part], alpha);
+      }
+    }
   }
 
-  /// Each warpgroup cleans all of the stage, so that none has to wait for another.
-  __device__ __forceinline__ void clean(std::uint32_t stage, int tile) {
-    clean_values<Shape::kStageBlocks>(unit_, tile, stage, thread_, kWarpgroupThreads);
+  /// The stages of the tile's values, which come next. Each warpgroup cleans all of them, so that none has to wait for another.
+  __device__ __forceinline__ void clean(int tile) {
+    RingPosition at = at_;
+#pragma unroll 1
+    for (int part = 0; part < Shape::kParts; ++part) {
+      wait_for_phase(memory_.full + 8 * at.stage, at.phase);
+      clean_values<Shape::kStageBlocks>(unit_, tile, stage_address(at.stage), thread_, kWarpgroupThreads);
+      at.advance(Shape::kStages);
+    }
     publish_shared_writes();
     warpgroup_sync(1 + warpgroup_);
   }
 
+  /// By copies that are all on their way together, whatever the loop around them. Rows beyond the last one may hold anything:
+  /// each row of a product depends on its own row of the queries alone, and theirs are never stored.
   __device__ __forceinline__ void load_queries(int first) {
-    const int packed = unit_.packed_count(a_);
+    constexpr int kRowChunks = kBlocks * 8, kStep = kWarpgroupThreads / kRowChunks;  // rows that the threads load at a time
+    const int rows = min(kWarpgroupRows, unit_.packed_count(a_) - first);
+    const int chunk = static_cast<int>(static_cast<unsigned>(thread_) % kRowChunks);
+    const int bytes = chunk * 8 < a_.head_dim ? 16 : 0;  // zeros beyond head_dim
     warpgroup_sync(1 + warpgroup_);  // nobody's wgmma reads the queries before any more
-#pragma unroll 4
-    for (int i = thread_; i < kWarpgroupRows * kBlocks * 8; i += kWarpgroupThreads) {
-      const int row = i / (kBlocks * 8), chunk = i % (kBlocks * 8), at = first + row;
-      uint4 value = make_uint4(0, 0, 0, 0);
-      if (at < packed && chunk * 8 < a_.head_dim) {
-        const int head = unit_.kv_head * a_.group + at % a_.group;
-        value = __ldcg(reinterpret_cast<const uint4*>(a_.q + head_offset(a_, unit_, at / a_.group, head) + chunk * 8));
-      }
-      store_shared_16(queries_ + page_chunk_offset(row, chunk), value);
+#pragma unroll 1
+    for (int row = static_cast<int>(static_cast<unsigned>(thread_) / kRowChunks); row < rows; row += kStep) {
+      const int lane_row = a_.by_group.quotient(first + row);
+      const int head = unit_.kv_head * a_.group + a_.by_group.remainder(first + row, lane_row);
+      const __nv_bfloat16* from = a_.q + head_offset(a_, unit_, lane_row, head) + (bytes > 0 ? chunk * 8 : 0);
+      copy_16_padded(own_value(queries_ + page_chunk_offset(row, chunk)), from, bytes);
     }
+    commit_copies();
+    wait_copies<0>();
     publish_shared_writes();
     warpgroup_sync(1 + warpgroup_);
   }
@@ -304,8 +383,11 @@ class WgmmaConsumer {
   __device__ __forceinline__ void store_partial() {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (!rows_.valid[r]) continue;
-      const std::int64_t at = (unit_.partial + rows_.row[r]) * a_.heads + rows_.head[r];
+      // Not taken from rows_, so that it needn't stay in registers.
+      const int packed = unit_.packed_begin + (thread_ & ~31) / 2 + warpgroup_ * kWarpgroupRows + (lane_ >> 2) + 8 * r;
+      if (packed >= unit_.packed_count(a_)) continue;
+      const int row = a_.by_group.quotient(packed), head = unit_.kv_head * a_.group + a_.by_group.remainder(packed, row);
+      const std::int64_t at = (unit_.partial + row) * a_.heads + head;
       float* out = a_.partial_outputs + at * Shape::kDims + 2 * (lane_ & 3);
 #pragma unroll
       for (int part = 0; part < Shape::kParts; ++part) {
@@ -371,6 +453,7 @@ class WgmmaConsumer {
   int warpgroup_, thread_, lane_;
   std::uint32_t queries_, state_;
   RingPosition at_;
+  int oldest_ = 0;  // stage to be released next
   Unit unit_;
   RowPair rows_;
   SegmentState segment_, folded_;
@@ -388,26 +471,28 @@ __global__ void __launch_bounds__((WgmmaShape<kBlocks, kWarpgroups, kPrompt>::kT
   using Shape = WgmmaShape<kBlocks, kWarpgroups, kPrompt>;
   extern __shared__ __align__(1024) std::byte shared[];
   const WgmmaMemory<Shape> memory(shared_address(shared));
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < Shape::kStages; ++stage) {
-      barrier_init(memory.full + 8 * stage, 1);
-      barrier_init(memory.empty + 8 * stage, kWarpgroups * 4);
-    }
+  if (threadIdx.x < Shape::kStages) {
+    barrier_init(memory.full + 8 * threadIdx.x, 1);
+    barrier_init(memory.empty + 8 * threadIdx.x, kWarpgroups * 4);
     publish_barriers();
   }
   __syncthreads();
   allow_next();
+  // The first unit, mostly the only one, is found here and not twice, once for each role.
+  WgmmaWalk<kPrompt> walk(a);
+  Unit unit;
+  const bool found = walk.next(a, unit);
   const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroupThreads;
   if (warpgroup == kWarpgroups) {
     give_registers<Shape::kProducerRegisters>();
     if (static_cast<int>(threadIdx.x) % kWarpgroupThreads < 32) {
-      WgmmaProducer<kBlocks, kWarpgroups, kPrompt>(a, memory).run();
+      WgmmaProducer<kBlocks, kWarpgroups, kPrompt>(a, memory).run(walk, unit, found);
     } else {
       wait_for_previous();
     }
   } else {
     take_registers<Shape::kConsumerRegisters>();
-    WgmmaConsumer<kBlocks, kWarpgroups, kPrompt>(a, memory).run();
+    WgmmaConsumer<kBlocks, kWarpgroups, kPrompt>(a, memory).run(walk, unit, found);
   }
 #else
   (void)a;

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "ops/cuda/attention/attention_math.cuh"
+#include "ops/cuda/attention/short_code.cuh"
 #include "ops/cuda/attention/page_layout.h"
 #include "ops/cuda/instructions.cuh"
 #include "ops/cuda/launch.cuh"
@@ -38,6 +39,7 @@ struct AttentionArguments {
   int window;                     // 0: all keys
   int unit_rows;                  // packed rows of a unit
   int row_blocks;                 // of a window's item, by the widest lane
+  Divisor by_heads, by_kv_heads, by_group, by_row_blocks;
 };
 
 /// Keys that a row of the lane sees, as absolute positions, inclusive.
@@ -55,6 +57,8 @@ struct LaneView {
   const std::int32_t* parents = nullptr;  // null: a chain
   const std::int32_t* depths = nullptr;
 
+  /// `kTrees` false: the kernel is never given a tree.
+  template <bool kTrees = true>
   __device__ __forceinline__ void load(const AttentionArguments& a, int index) {
     const DeviceLane& lane = pass_lanes(a.lanes)[index];
     const std::int32_t* words = pass_words(a.lanes.header);
@@ -66,6 +70,7 @@ struct LaneView {
     settled = lane.settled;
     mutual = lane.mutual != 0;
     pages = words + lane.pages;
+    if constexpr (!kTrees) return;
     parents = lane.parents >= 0 ? words + lane.parents : nullptr;
     depths = lane.parents >= 0 ? words + lane.depths : nullptr;
   }
@@ -103,9 +108,12 @@ template <int blocks>
 __device__ __forceinline__ void clean_values(const Unit& unit, int tile, std::uint32_t stage, int thread, int threads) {
   const int begin = unit.clean_begin(tile), end = unit.clean_end(tile);
   const int dirty = (begin + kTileKeys - end) * 8;  // chunks of a block
-  for (int i = thread; i < dirty * blocks; i += threads) {
-    const int at = i % dirty, row = (at >> 3) < begin ? (at >> 3) : (at >> 3) - begin + end;
-    store_shared_16(stage + (i / dirty) * kBlockBytes + row * kBlockRowBytes + (at & 7) * 16, make_uint4(0, 0, 0, 0));
+#pragma unroll 1
+  for (int i = thread; i < dirty; i += threads) {
+    const int row = (i >> 3) < begin ? (i >> 3) : (i >> 3) - begin + end;
+    const std::uint32_t to = stage + row * kBlockRowBytes + (i & 7) * 16;
+#pragma unroll
+    for (int block = 0; block < blocks; ++block) store_shared_16(to + block * kBlockBytes, make_uint4(0, 0, 0, 0));
   }
 }
 
@@ -118,8 +126,8 @@ __device__ __forceinline__ bool bound_unit(const AttentionArguments& a, Unit& un
   int first = unit.first_seen, last = end_key - 1;
   if (lane.depths == nullptr) {
     unit.keys_end = lane.position + lane.row_count;
-    first = lane.keys_of(unit.packed_begin / a.group, a.window).first;
-    last = lane.keys_of((min(packed, unit.packed_begin + a.unit_rows) - 1) / a.group, a.window).last;
+    first = lane.keys_of(a.by_group.quotient(unit.packed_begin), a.window).first;
+    last = lane.keys_of(a.by_group.quotient(min(packed, unit.packed_begin + a.unit_rows) - 1), a.window).last;
   } else {
     unit.keys_end = lane.position;
   }
@@ -129,7 +137,7 @@ __device__ __forceinline__ bool bound_unit(const AttentionArguments& a, Unit& un
 }
 
 /// Walks a CTA's units: every gridDim.x-th.
-template <bool kPrompt>
+template <bool kPrompt, bool kTrees = true>
 class UnitWalk {
  public:
   __device__ __forceinline__ explicit UnitWalk(const AttentionArguments& a) : index_(static_cast<int>(blockIdx.x)) {
@@ -158,11 +166,11 @@ class UnitWalk {
 
  private:
   __device__ __forceinline__ bool find_window(const AttentionArguments& a, int index, Unit& unit) const {
-    const int block = index % a.row_blocks;
-    index /= a.row_blocks;
-    unit.kv_head = index % a.kv_heads;
-    const AttentionItem item = pass_items(a.lanes)[index / a.kv_heads];
-    unit.lane.load(a, item.lane);
+    const int of_blocks = a.by_row_blocks.quotient(index), at = a.by_kv_heads.quotient(of_blocks);
+    const int block = a.by_row_blocks.remainder(index, of_blocks);
+    unit.kv_head = a.by_kv_heads.remainder(of_blocks, at);
+    const AttentionItem item = pass_items(a.lanes)[at];
+    unit.lane.load<kTrees>(a, item.lane);
     unit.packed_begin = block * a.unit_rows;
     const std::int64_t partial = unit.lane.partials + static_cast<std::int64_t>(item.index) * unit.lane.row_count;
     if (partial < a.slice_begin || partial >= a.slice_end) return false;
@@ -182,7 +190,7 @@ class UnitWalk {
       }
       unit.kv_head = index / blocks;
       const int block = index % blocks;
-      unit.lane.load(a, lane);
+      unit.lane.load<kTrees>(a, lane);
       unit.packed_begin = (blocks - 1 - block) * a.unit_rows;
       return bound_unit(a, unit, 0, unit.lane.position + unit.lane.row_count);
     }
@@ -199,6 +207,7 @@ struct RowPair {
   int head[2];         // query head
   RowKeys keys[2];
   int whole_begin, whole_end;  // tiles that all rows of the warp see whole
+  int halves;                  // of the fragment, 8 rows each, that hold a row: 0 .. 2
 
   __device__ __forceinline__ void load(const AttentionArguments& a, const Unit& unit, int fragment, int lane_in_warp) {
     const int packed = unit.packed_count(a);
@@ -206,10 +215,11 @@ struct RowPair {
     for (int r = 0; r < 2; ++r) {
       const int at = fragment + (lane_in_warp >> 2) + 8 * r;
       valid[r] = at < packed;
-      row[r] = min(at, packed - 1) / a.group;
-      head[r] = unit.kv_head * a.group + min(at, packed - 1) % a.group;
+      row[r] = a.by_group.quotient(min(at, packed - 1));
+      head[r] = unit.kv_head * a.group + a.by_group.remainder(min(at, packed - 1), row[r]);
       keys[r] = unit.lane.keys_of(row[r], a.window);
     }
+    halves = min(max(packed - fragment + 7, 0) >> 3, 2);
     whole_begin = (__reduce_max_sync(~0u, max(keys[0].first, keys[1].first)) + kTileKeys - 1) / kTileKeys;
     whole_end = (__reduce_min_sync(~0u, min(keys[0].last, keys[1].last)) + 1) / kTileKeys;
   }
