@@ -60,11 +60,11 @@ __device__ __forceinline__ float silu(float x) {
   return __fmul_rn(x, sigmoid(x));
 }
 
-/// 0.5·x·(1 + tanh(u)) = x·sigmoid(2u), which doesn't cancel for negative x.
-__device__ __forceinline__ float gelu_tanh(float x) {
+/// 2u of gelu_tanh: 0.5·x·(1 + tanh(u)) = x·sigmoid(2u), which doesn't cancel for negative x.
+__device__ __forceinline__ float gelu_tanh_argument(float x) {
   constexpr float kTwoRootTwoOverPi = 1.59576912f;
   const float cube = __fmul_rn(__fmul_rn(x, x), x);
-  return __fmul_rn(x, sigmoid(__fmul_rn(kTwoRootTwoOverPi, __fmaf_rn(0.044715f, cube, x))));
+  return __fmul_rn(kTwoRootTwoOverPi, __fmaf_rn(0.044715f, cube, x));
 }
 
 /// Odd polynomial below 0.625, so that small values keep their relative precision; 1 − 2 / (exp(2|x|) + 1) beyond.
@@ -111,8 +111,9 @@ __device__ __forceinline__ float softplus(float x) {
   return x > 20.0f ? x : log_one_plus(exponential(x));
 }
 
+/// SiLU or gelu_tanh: both are x times a sigmoid, which is there once.
 __device__ __forceinline__ float activate(ActivationKind kind, float x) {
-  return kind == ActivationKind::kSilu ? silu(x) : gelu_tanh(x);
+  return __fmul_rn(x, sigmoid(kind == ActivationKind::kSilu ? x : gelu_tanh_argument(x)));
 }
 
 /// Nearest even; the one rounding of activations.

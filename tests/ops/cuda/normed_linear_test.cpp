@@ -94,7 +94,7 @@ TEST_F(NormedLinear, HasTheBitsOfTheNormAndTheLayer) {
         const auto backend = backend_under_test(1, path);
         const auto plain = backend->load_linear(gate_up_source(gate, up, false));
         const auto paired = backend->load_linear(gate_up_source(gate, up, true));
-        for (const std::int64_t rows : {1, 2, 4, 5, 8, 9, 12, 16, 17}) {
+        for (const std::int64_t rows : {1, 2, 3, 8, 17}) {
           const std::string what = path + ", " + sample_format_name(format) + ", " + std::to_string(columns) + " columns, " +
                                    std::to_string(rows) + " rows";
           const bool taken = expect_equal(*backend, *plain, *paired, columns, rows, what);
@@ -110,7 +110,7 @@ TEST_F(NormedLinear, HasTheBitsOfTheNormAndTheLayer) {
     }
   }
   if (available_paths().back() == "hopper") {
-    EXPECT_GT(ran, 100);
+    EXPECT_GT(ran, 70);  // one row of any width and two of most
   }
 }
 

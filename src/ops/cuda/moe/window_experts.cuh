@@ -628,7 +628,7 @@ __device__ __forceinline__ void combine_tile(const WindowExperts& e, const Windo
     float value = NAN;
     if (plan.chosen[row * top_k] != kUnrouted) {
       value = inputs.residual;
-#pragma unroll 8
+#pragma unroll 4
       for (int choice = 0; choice < top_k; ++choice) {
         value = __fmaf_rn(plan.weights[row * top_k + choice], outputs[choice * kTileRows], value);
       }
