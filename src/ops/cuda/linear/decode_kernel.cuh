@@ -260,14 +260,20 @@ __device__ __forceinline__ void init_barriers(const DecodeArguments& a, std::uin
   publish_barriers();
 }
 
-/// The sum of all segments of one piece, which lie `stride` bytes apart.
+/// The sum of all segments of one piece, which lie `stride` bytes apart. Most layers have all eight: no questions asked then.
 __device__ __forceinline__ void add_pieces(const PackedPart& part, std::uint32_t from, int stride, float (&total)[4]) {
   float values[kSegmentsMax][4];
+  if (part.segments == kSegmentsMax) {
 #pragma unroll
-  for (int segment = 0; segment < kSegmentsMax; ++segment) {
-    if (segment < part.segments) load_shared_16(from + segment * stride, values[segment]);
+    for (int segment = 0; segment < kSegmentsMax; ++segment) load_shared_16(from + segment * stride, values[segment]);
+    sum_segments(values, kSegmentsMax, part.segment_tree != 0);
+  } else {
+#pragma unroll
+    for (int segment = 0; segment < kSegmentsMax; ++segment) {
+      if (segment < part.segments) load_shared_16(from + segment * stride, values[segment]);
+    }
+    sum_segments(values, part.segments, part.segment_tree != 0);
   }
-  sum_segments(values, part.segments, part.segment_tree != 0);
 #pragma unroll
   for (int i = 0; i < 4; ++i) total[i] = values[0][i];
 }
