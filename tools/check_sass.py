@@ -3,7 +3,8 @@
 
 1. wgmma reads A from registers while later instructions run, but ptxas treats those registers as free at once and may put
    other values there before the wgmma.wait_group that ends the group: one launch in fifty had wrong bits. The source must
-   load a fragment only after the wait for its registers' last reader; this checks that the compiler kept to it.
+   load a fragment only after the wait for its registers' last reader; this checks, on every way through the code, that the compiler
+   kept to it, and that nothing touches the sums of a wgmma that runs.
 2. LDGSTS (cp.async) with an address of register plus uniform register, which the GPU refuses as an illegal instruction.
 
     tools/check_sass.py [--cuobjdump PATH] OBJECT...      exit status 1 when something is found, or no kernel at all
@@ -14,64 +15,91 @@ import re
 import subprocess
 import sys
 
-INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P[T\d]+\s+)?(\S+)\s*(.*?);")
-WITHOUT_RESULT = ("ST", "BRA", "ISETP", "BAR", "SYNCS", "RED", "FSETP", "PLOP", "R2UR", "VOTE")
-LOOP_LENGTH_MAX = 4000  # instructions
+INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?(\S+)\s*(.*?);")
+WITHOUT_RESULT = ("ST", "BRA", "BAR", "BSSY", "BSYNC", "BREAK", "CALL", "CCTL", "DEPBAR", "ERRBAR", "EXIT", "FENCE", "LDGDEPBAR",
+                  "LDGSTS", "MEMBAR", "NOP", "R2UR", "RED", "RET", "SYNCS", "UBLK", "USETMAXREG", "WARP", "YIELD")
+STATES_MAX = 2_000_000  # of a kernel: an instruction, and what may run there
 
 
 def functions(disassembly):
-    """(name, [(address, operation, operands)]) of each kernel."""
+    """(name, [(address, is predicated, operation, operands)]) of each kernel."""
     for text in re.split(r"\n\s*Function : ", disassembly)[1:]:
         lines = text.split("\n")
         matches = (INSTRUCTION.match(line) for line in lines)
-        yield lines[0].strip(), [(int(m[1], 16), m[2], m[3]) for m in matches if m]
+        yield lines[0].strip(), [(int(m[1], 16), m[2] is not None, m[3], m[4]) for m in matches if m]
+
+
+def registers_from(first, count):
+    return frozenset(range(first, first + count))
 
 
 def written_registers(operation, operands):
-    target = re.match(r"R(\d+)", operands)
-    if not target or operation.startswith(WITHOUT_RESULT):
-        return set()
-    first = int(target[1])
-    width = 4 if ".128" in operation else 2 if ".64" in operation or "WIDE" in operation else 1
-    return set(range(first, first + width))
+    """Of the operands, those before the first that is no register or predicate are results; the first register counts."""
+    if operation.startswith(WITHOUT_RESULT):
+        return frozenset()
+    for operand in operands.split(","):
+        register = re.fullmatch(r"R(\d+)", operand.strip())
+        if register:
+            width = 4 if ".128" in operation else 2 if ".64" in operation or "WIDE" in operation else 1
+            return registers_from(int(register[1]), width)
+        if not re.fullmatch(r"U?PT|U?P\d+", operand.strip()):
+            break
+    return frozenset()
 
 
-def loops_with_wgmma(code):
-    """Bodies of loops, inner and outer ones."""
-    place = {address: index for index, (address, _, _) in enumerate(code)}
-    found = []
-    for end, (address, operation, operands) in enumerate(code):
-        target = re.search(r"0x([0-9a-f]+)", operands) if operation.startswith("BRA") else None
-        begin = place.get(int(target[1], 16)) if target else None
-        if begin is None or begin >= end or end - begin > LOOP_LENGTH_MAX:
+def wgmma_registers(operation, operands):
+    """(A fragments, sums) that the instruction reads and adds to while it runs."""
+    sums, second = (part.strip() for part in operands.split(",")[:2])
+    count = int(re.search(r"64x(\d+)x", operation)[1]) // 2
+    fragments = re.match(r"R(\d+)", second)
+    return (registers_from(int(fragments[1]), 4) if fragments else frozenset(), registers_from(int(sums[1:]), count))
+
+
+def following(code, place, index):
+    """Where the program may go on."""
+    _, predicated, operation, operands = code[index]
+    if operation.startswith(("EXIT", "RET")):
+        return [index + 1] if predicated else []
+    target = re.search(r"0x([0-9a-f]+)", operands) if operation.startswith("BRA") else None
+    if target is None:
+        return [index + 1]
+    always = not predicated and "." not in operation and re.fullmatch(r"0x[0-9a-f]+", operands.strip())
+    return [place[int(target[1], 16)], *([] if always else [index + 1])]
+
+
+def disturbed_wgmma(code):
+    """Instructions that write fragments, or touch sums, of a wgmma that may still run: on every way through the code, with the
+    groups that haven't been waited for."""
+    if not any(operation.startswith("HGMMA") for _, _, operation, _ in code):
+        return []
+    place = {address: index for index, (address, *_) in enumerate(code)}
+    nothing = (frozenset(), frozenset())
+    waiting, seen, found = [(0, (), nothing)], set(), {}
+    while waiting:
+        state = waiting.pop()
+        index, groups, current = state
+        if state in seen or index >= len(code):
             continue
-        body = code[begin : end + 1]
-        if any(entry[1].startswith("HGMMA") for entry in body):
-            found.append(body)
-    return found
-
-
-def overwritten_fragments(body):
-    """Walks the loop three times with the groups of wgmma that may still run."""
-    groups, current, found = [], set(), []
-    for address, operation, operands in body * 3:
-        if operation.startswith("HGMMA"):
-            registers = re.findall(r"\bR(\d+)\b", operands)
-            if "gdesc" in operands and len(registers) == 3:  # D, A, C; with A in shared memory only D and C
-                current |= set(range(int(registers[1]), int(registers[1]) + 4))
-            if "gsb0" in operands:
-                groups.append(current)
-                current = set()
-            continue
+        seen.add(state)
+        if len(seen) > STATES_MAX:
+            sys.exit("more ways through a kernel than can be walked")
+        address, _, operation, operands = code[index]
         wait = re.match(r"gsb0, 0x([0-9a-f]+)", operands) if "DEPBAR" in operation else None
-        if wait:
+        if operation.startswith("HGMMA"):
+            fragments, sums = wgmma_registers(operation, operands)
+            current = (current[0] | fragments, current[1] | sums)
+            if "gsb0" in operands:
+                groups, current = (*groups, current), nothing
+        elif wait:
             pending = int(wait[1], 16)
-            groups = groups[len(groups) - pending :] if 0 < pending < len(groups) else groups if pending else []
-            continue
-        for group in [*groups, current]:
-            if written_registers(operation, operands) & group:
-                found.append(f"{address:#x} {operation} {operands}")
-    return sorted(set(found))
+            groups = groups[-pending:] if pending else ()
+        elif groups or current != nothing:
+            written = written_registers(operation, operands)
+            touched = written | frozenset(int(number) for number in re.findall(r"\bR(\d+)\b", operands))
+            if any(written & fragments or touched & sums for fragments, sums in (*groups, current)):
+                found[address] = f"{address:#x} {operation} {operands}"
+        waiting += [(after, groups, current) for after in following(code, place, index)]
+    return [found[address] for address in sorted(found)]
 
 
 def check(path, cuobjdump):
@@ -79,12 +107,11 @@ def check(path, cuobjdump):
     kernels = defects = 0
     for name, code in functions(run.stdout):
         kernels += 1
-        for body in loops_with_wgmma(code):
-            lines = overwritten_fragments(body)
-            if lines:
-                defects += 1
-                print(f"{path}: {name}: fragments of a running wgmma are overwritten at {'; '.join(lines[:3])}")
-        for address, operation, operands in code:
+        lines = disturbed_wgmma(code)
+        if lines:
+            defects += 1
+            print(f"{path}: {name}: registers of a running wgmma are touched at {'; '.join(lines[:3])}")
+        for address, _, operation, operands in code:
             if operation.startswith("LDGSTS") and re.match(r"(desc\[\S+\])?\[R\d+\+UR", operands):
                 defects += 1
                 print(f"{path}: {name}: {address:#x} {operation} {operands} can't run")

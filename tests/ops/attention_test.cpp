@@ -28,6 +28,8 @@ const Shape kShapes[] = {
     {.heads = 5, .kv_heads = 1, .head_dim = 96, .window = 100},
     {.heads = 4, .kv_heads = 1, .head_dim = 128, .rotary_dims = 128, .norms = true},
     {.heads = 8, .kv_heads = 1, .head_dim = 256, .rotary_dims = 64, .norms = true, .gated = true},
+    {.heads = 4, .kv_heads = 2, .head_dim = 192, .rotary_dims = 192},
+    {.heads = 70, .kv_heads = 1, .head_dim = 64, .window = 90, .rotary_dims = 64},  // a row is more than a warpgroup's packed rows
 };
 
 TEST_F(Attention, IsCloseToTheReference) {

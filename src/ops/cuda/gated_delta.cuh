@@ -19,7 +19,7 @@
 // [row][v_head] (growth, beta). First the replayed rows, replay_capacity a lane, then the pass's rows.
 //
 // Nothing of a slot, and no list of lanes, changes while a pass runs except by this operation's own launches: passes begin with
-// a copy that waits for whatever ran before (cuda_backend.cpp). So slots may be read before wait_for_previous().
+// a kernel that waits for whatever ran before (pass_fetch.cu). So slots may be read before wait_for_previous().
 #pragma once
 
 #include <cstdint>

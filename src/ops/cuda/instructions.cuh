@@ -206,10 +206,6 @@ __device__ __forceinline__ void publish_barriers() {
 __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/// For those who only read: it needs no writes to be seen.
-__device__ __forceinline__ void barrier_arrive_relaxed_here(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
 /// One arrival, and `bytes` more that copies, or the cluster's CTAs, must bring.
 __device__ __forceinline__ void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");

@@ -40,7 +40,7 @@ AttentionArguments arguments_of(const AttentionParams& p, const Lanes& lanes) {
   a.by_heads = Divisor(a.heads);
   a.by_kv_heads = Divisor(a.kv_heads);
   a.by_group = Divisor(a.group);
-  TF_ASSERT(a.by_group.divides(lanes.row_count * a.group) && a.by_heads.divides(lanes.row_count * a.heads));
+  TF_ASSERT(Divisor::takes(lanes.row_count * a.heads));  // a group is not more than the heads
   return a;
 }
 
@@ -142,14 +142,13 @@ void attend_windows(CudaContext& context, const AttentionParams& p, const Lanes&
   a.unit_rows = choice.unit_rows;
   a.row_blocks = (packed_rows + choice.unit_rows - 1) / choice.unit_rows;
   a.by_row_blocks = Divisor(a.row_blocks);
-  TF_ASSERT(a.by_kv_heads.divides(lanes.item_capacity * a.kv_heads));
-  TF_ASSERT(a.by_row_blocks.divides(lanes.item_capacity * a.kv_heads * a.row_blocks));
+  TF_ASSERT(Divisor::takes(lanes.item_capacity * a.kv_heads * a.row_blocks));
   const std::int64_t ctas = std::min(lanes.item_capacity * a.kv_heads * a.row_blocks, ctas_at_once(context, choice));
   const RowRange rows = window_rows(p, lanes);
   LaunchShape fold_shape;
   fold_shape.grid = dim3(static_cast<unsigned>((rows.end - rows.begin) * a.heads * blocks));
   fold_shape.block = dim3(kFoldThreads);
-  TF_ASSERT(Divisor(blocks).divides(fold_shape.grid.x));
+  TF_ASSERT(Divisor::takes(fold_shape.grid.x));
   const PartialSlices slices(context, a, blocks, lanes.partial_row_capacity, fold_shape.grid.x);
   for (std::int64_t slice = 0; slice < slices.count(); ++slice) {
     slices.set(a, slice);

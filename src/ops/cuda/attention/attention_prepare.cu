@@ -261,7 +261,7 @@ void attention_prepare(CudaContext& context, const AttentionPrepareParams& p) {
   a.head_dim = p.geometry.head_dim;
   a.rotary_half = p.rope.rotary_dims / 2;
   a.by_slots = Divisor(a.heads + a.kv_heads);
-  TF_ASSERT(a.by_slots.divides((lanes.row_count + 1) * (a.heads + a.kv_heads)));
+  TF_ASSERT(Divisor::takes((lanes.row_count + 1) * (a.heads + a.kv_heads)));
   a.pages = static_cast<std::byte*>(p.pool.pages);
   a.page_bytes = p.pool.page_bytes;
   a.trees = static_cast<std::byte*>(p.pool.trees);

@@ -299,7 +299,7 @@ __device__ __forceinline__ void add_segments(const DecodeArguments& a, const War
   if (turn + a.buffers >= turns) return;
   __syncwarp();
   if (a.cluster_shift == 0) {
-    if (lane == 0) barrier_arrive_relaxed_here(place.empty + 8 * buffer);
+    if (lane == 0) barrier_arrive(place.empty + 8 * buffer);
   } else if (lane < 1 << a.cluster_shift) {
     barrier_arrive_relaxed(cluster_address(place.empty + 8 * buffer, lane));
   }
