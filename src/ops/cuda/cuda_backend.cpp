@@ -127,8 +127,7 @@ class BackendContext final : public CudaContext {
     }
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a pass");
     state_ = State::kCapture;
-    store_.fetch(stream_);
-    separate_next_launch();
+    fetch_arrays();
     return true;
   }
 
@@ -174,10 +173,14 @@ class BackendContext final : public CudaContext {
  private:
   enum class State { kNone, kDirect, kCapture };
 
-  bool begin_direct() {
+  /// What comes after may read the arrays before it waits: nothing overlaps the fetch.
+  void fetch_arrays() {
     store_.fetch(stream_);
-    store_.note_launched();
     separate_next_launch();
+  }
+  bool begin_direct() {
+    fetch_arrays();
+    store_.note_launched();
     return true;
   }
   void launch_graph(cudaGraphExec_t graph) {

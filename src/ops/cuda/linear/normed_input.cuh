@@ -31,8 +31,6 @@ struct NormedInput {
   std::uint32_t rows_at, weight_at, sums_at, arrived_at;
 };
 
-constexpr int kNormedColumnsMax = 8192;
-
 /// Bytes of shared memory for `rows` rows of `columns`; `share`: columns that a CTA multiplies.
 constexpr std::uint32_t normed_rows_bytes(int rows, int columns) {
   return static_cast<std::uint32_t>(rows * columns * 4);

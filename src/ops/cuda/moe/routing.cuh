@@ -70,7 +70,7 @@ __device__ __forceinline__ int list_candidates(const float (&powers)[per_lane], 
 #pragma unroll
   for (int i = 1; i < per_lane; ++i) largest = fmaxf(largest, powers[i]);
   int rank = 0;
-#pragma unroll 4  // not all: instructions that run once are fetched from far away (window_experts.cuh)
+#pragma unroll 4  // not all: what a launch runs once is short (docs/decisions.md)
   for (int other = 0; other < 32; ++other) {
     const float value = __shfl_sync(kFullWarp, largest, other);
     if (value > largest || (value == largest && other < lane)) ++rank;
