@@ -7,11 +7,15 @@ each format must come up often enough. It stands beside `verify` because
 that command knows one model; this one knows what the tree holds.
 
     tools/verify_families.py --binary build/release/bin/tensorfold --backend cuda --schedules 300 --jobs 1
+
+With --results FILE every run's report is kept as it comes, and a later call with the same seed and program takes what is
+there and goes on: a long verification outlives the machine it runs on.
 """
 
 import argparse
 import collections
 import concurrent.futures
+import hashlib
 import itertools
 import json
 import os
@@ -106,6 +110,43 @@ def verify(options, run, gpu):
     return run, report, "" if done.returncode == 0 else f"exit status {done.returncode}: {done.stderr.strip()[-600:]}"
 
 
+class Results:
+    """The reports of runs that ended, in a file of one JSON object a line. Only those of the same program count."""
+
+    def __init__(self, file, options):
+        self.file, self.known = file, {}
+        if file is None:
+            return
+        with open(options.binary, "rb") as program:
+            self.program = f"{hashlib.file_digest(program, 'sha256').hexdigest()} {options.backend}"
+        lines = file.read_text().splitlines() if file.exists() else []
+        for line in lines:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # the last line of a program that was stopped
+            if entry["program"] == self.program:
+                self.known[tuple(entry["run"])] = entry
+        if file.exists() and lines and not file.read_text().endswith("\n"):
+            file.write_text("".join(line + "\n" for line in lines))
+
+    @staticmethod
+    def name(run):
+        family, path, _, schedules, seed = run
+        return family, (path.parent if path.name == "model.gguf" else path).name, schedules, seed
+
+    def find(self, run):
+        entry = self.known.get(self.name(run))
+        return None if entry is None else (run, entry["report"], entry["error"])
+
+    def keep(self, run, report, error):
+        if self.file is None or (report is None and error != "refused by name"):
+            return  # what broke before it could say anything is tried again
+        entry = {"program": self.program, "run": self.name(run), "report": report, "error": error}
+        with open(self.file, "a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--binary", default=SOURCE / "build/release/bin/tensorfold")
@@ -116,6 +157,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=4, help="programs at a time (4); more than one on a GPU take turns and gain nothing")
     parser.add_argument("--gpus", type=int, default=1, help="programs take turns on so many GPUs (1)")
     parser.add_argument("--seconds", type=float, default=0, help="begin no run after this time: what is left out fails")
+    parser.add_argument("--results", type=pathlib.Path, help="keep the runs' reports there, and do not repeat those it holds")
     options = parser.parse_args()
     started = time.monotonic()
     families, by_format = collections.defaultdict(collections.Counter), collections.Counter()
@@ -125,10 +167,16 @@ def main():
         runs = list(runs_of(found, options))
         random.Random(0).shuffle(runs)
 
+        results = Results(options.results, options)
+
         def timed(run, gpu):
+            if known := results.find(run):
+                return known
             if options.seconds and time.monotonic() - started > options.seconds:
                 return run, None, "left out"
-            return verify(options, run, gpu)
+            done = verify(options, run, gpu)
+            results.keep(*done)
+            return done
 
         for number, ((family, path, formats, schedules, seed), report, error) in enumerate(pool.map(timed, runs, itertools.count()), 1):
             if error == "refused by name":

@@ -116,6 +116,8 @@ nlohmann::ordered_json report_json(const std::string& model, const ModelFacts& f
                                  {"tokens", report.tokens_compared},
                                  {"differing_bits", report.differing_bits},
                                  {"failures", report.failures},
+                                 {"plain_run_s", report.plain_run_s},
+                                 {"engine_s", report.engine_s},
                                  {"mechanisms", fold::mechanisms(report)}};
   if (report.failures > 0) json["first_failure"] = report.first_failure;
   return json;

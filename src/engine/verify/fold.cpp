@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <condition_variable>
 #include <limits>
 #include <mutex>
@@ -95,12 +96,12 @@ class Schedule {
     model_ = make_model_(number_);
     facts_ = model_->facts();
     context_ = std::min(facts_.context_max, options_.prompt_tokens_max + options_.reply_tokens_max + 1);
-    for (std::int32_t wave = 0; wave < options_.waves; ++wave) {
-      wave_begins_.push_back(records_.size());
-      draw_streams();
-      run_serially();
-    }
+    const auto begin = std::chrono::steady_clock::now();
+    run_plain();
+    const auto middle = std::chrono::steady_clock::now();
     run_engine();
+    report_.plain_run_s += std::chrono::duration<double>(middle - begin).count();
+    report_.engine_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - middle).count();
     for (std::size_t index = 0; index < records_.size(); ++index) compare(index);
     ++report_.schedules;
   }
@@ -110,9 +111,9 @@ class Schedule {
     return low + static_cast<std::int32_t>(random_() % static_cast<std::uint64_t>(high - low + 1));
   }
 
+  void run_plain();
   void draw_streams();
   void draw_stream(Record& record, const std::vector<std::int32_t>& shared);
-  void run_serially();
   void run_serially(SerialRun& serial, HostSampler& sampler, Record& record);
   std::unique_ptr<PathRule> make_rule(const Record& record) const;
   std::int32_t draw_serially(HostSampler& sampler, const Record& record, const float* logits, std::size_t position,
@@ -215,10 +216,15 @@ std::vector<std::int32_t> Schedule::earlier_tokens() {
   return tokens;
 }
 
-void Schedule::run_serially() {
+/// Draws the streams of all waves and what they must give. Wave by wave: later ones go on from replies of earlier ones.
+void Schedule::run_plain() {
   SerialRun serial(options_.make_reference ? options_.make_reference(number_) : make_model_(number_), context_);
   HostSampler sampler(facts_.vocabulary_size);
-  for (std::size_t i = wave_begins_.back(); i < records_.size(); ++i) run_serially(serial, sampler, *records_[i]);
+  for (std::int32_t wave = 0; wave < options_.waves; ++wave) {
+    wave_begins_.push_back(records_.size());
+    draw_streams();
+    for (std::size_t i = wave_begins_.back(); i < records_.size(); ++i) run_serially(serial, sampler, *records_[i]);
+  }
 }
 
 std::unique_ptr<PathRule> Schedule::make_rule(const Record& record) const {
@@ -553,6 +559,8 @@ void add(Report& report, const Report& part) {
   report.restarts += part.restarts;
   report.streams_resumed_after_restart += part.streams_resumed_after_restart;
   report.wide_windows += part.wide_windows;
+  report.plain_run_s += part.plain_run_s;
+  report.engine_s += part.engine_s;
   report.differing_bits += part.differing_bits;
   report.failures += part.failures;
   if (report.first_failure.empty()) report.first_failure = part.first_failure;

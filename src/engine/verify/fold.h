@@ -70,6 +70,7 @@ struct Report {
   std::int32_t restarts = 0;
   std::int32_t streams_resumed_after_restart = 0;  // in the first wave of a new engine: from disk
   std::uint64_t wide_windows = 0;                  // of more than kWindowRowsMax rows
+  double plain_run_s = 0.0, engine_s = 0.0;        // of jobs that ran side by side in all
   /// Of logits that should be equal; a row past the first few of a stream counts as one bit.
   std::uint64_t differing_bits = 0;
   std::uint64_t failures = 0;
