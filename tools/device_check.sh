@@ -87,7 +87,7 @@ sanitise() {  # sanitise TEST: its row goes to a file, as several run at once
     99) result="ERRORS" ;;
     124) result="not finished" ;;
   esac
-  grep -q 'ERROR SUMMARY: 0 errors' "$log" || [ $status -ne 0 ] || result="no summary"
+  grep -qE 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards' "$log" || [ $status -ne 0 ] || result="no summary"
   row "$sanitizer $1" "$result, $((SECONDS - start)) s" >"$logs/$1.row"
   [ "$result" = ERRORS ] && grep -v '^Running\|^\[' "$log" | cut -c1-160 | head -n 12 | sed 's/^/    /' >>"$logs/$1.row"
 }
