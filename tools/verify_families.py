@@ -154,7 +154,7 @@ def main():
     parser.add_argument("--schedules", type=int, default=300, help="of each family (300)")
     parser.add_argument("--least", type=int, default=20, help="schedules that each format must have come up in (20)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=4, help="programs at a time (4); more than one on a GPU take turns and gain nothing")
+    parser.add_argument("--jobs", type=int, default=4, help="programs at a time (4); on a GPU one: several take turns and lose most of the time")
     parser.add_argument("--gpus", type=int, default=1, help="programs take turns on so many GPUs (1)")
     parser.add_argument("--seconds", type=float, default=0, help="begin no run after this time: what is left out fails")
     parser.add_argument("--results", type=pathlib.Path, help="keep the runs' reports there, and do not repeat those it holds")

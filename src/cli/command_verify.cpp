@@ -27,6 +27,7 @@ namespace tensorfold::cli {
 namespace {
 
 constexpr std::int64_t kSchedulesDefault = 20;
+constexpr std::int32_t kSchedulesPerPlainRun = 2;
 constexpr std::int64_t kCachedUnitsMax = 512;  // pages and states of a schedule's prompt cache
 constexpr std::uint64_t kSmallModelBytes = 64ull << 20;
 
@@ -43,6 +44,7 @@ fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts, 
   fold::Options options;
   options.schedules = static_cast<std::int32_t>(arguments.integer("--schedules").value_or(kSchedulesDefault));
   options.seed = seed_from(arguments.text("--seed").value_or("1"));
+  options.schedules_per_plain_run = kSchedulesPerPlainRun;
   options.reply_tokens_max = 64;
   if (facts.packed_weight_bytes > kSmallModelBytes) {
     options.streams_max = 6;

@@ -64,5 +64,42 @@ TEST(Fold, SeesARowThatDependsOnItsNeighbours) {
   EXPECT_NE(report.first_failure.find("differ"), std::string::npos) << report.first_failure;
 }
 
+TEST(Fold, SchedulesMayShareAPlainRun) {
+  fold::Options options;
+  options.schedules = 20;
+  options.schedules_per_plain_run = 3;
+  options.waves = 2;
+  options.prompt_cache_bytes_max = 1 << 20;
+  int models = 0;
+  const fold::Report shared = fold::run([&models](std::int32_t) { return ++models, fake(0); }, options);
+  EXPECT_TRUE(shared.passed()) << shared.first_failure;
+  EXPECT_EQ(shared.schedules, 20);
+  EXPECT_EQ(models, 20 + 7);  // engines, plain runs
+  EXPECT_GT(shared.streams_cancelled, 0);
+  fold::Report parts;
+  for (options.first = 0; options.first < 2; ++options.first) {
+    options.step = 2;
+    fold::add(parts, fold::run([](std::int32_t) { return fake(0); }, options));
+  }
+  EXPECT_EQ(parts.schedules, 20);
+  EXPECT_EQ(parts.streams, shared.streams);
+}
+
+TEST(Fold, SeesWhatOnlyALaterScheduleOfAPlainRunDoesWrong) {
+  fold::Options options;
+  options.schedules = 2;
+  options.seed = 3;
+  options.schedules_per_plain_run = 2;
+  int models = 0;  // the first engine's, the plain run's, the second engine's
+  const auto make = [&models](std::int32_t) -> std::unique_ptr<LanguageModel> {
+    if (++models == 3) return std::make_unique<NeighbourModel>();
+    return std::make_unique<testing::FakeModel>();
+  };
+  const fold::Report report = fold::run(make, options);
+  EXPECT_GT(models, 3);  // and the plain runs that count the bits
+  EXPECT_FALSE(report.passed());
+  EXPECT_NE(report.first_failure.find("schedule 1,"), std::string::npos) << report.first_failure;
+}
+
 }  // namespace
 }  // namespace tensorfold

@@ -78,42 +78,69 @@ struct Record {
   std::string message;
   StreamStatistics statistics;
 
+  /// Everything that a schedule brought.
+  void forget() {
+    reply.clear();
+    rows.clear();
+    differing.clear();
+    events = 0;
+    is_after_restart = false;
+    reason = FinishReason::kError;
+    message.clear();
+    statistics = {};
+    handle.reset();
+    cancel_wanted = false;
+  }
+
   std::mutex mutex;  // guards the handle: it exists only once open() has returned
   std::unique_ptr<StreamHandle> handle;
   bool cancel_wanted = false;
 };
 
-class Schedule {
+/// Schedules of the same streams, one after another.
+class Schedules {
  public:
-  Schedule(const MakeModel& make_model, const Options& options, std::int32_t number, Report& report)
-      : make_model_(make_model), options_(options), number_(number), report_(report) {
-    std::seed_seq seeds{static_cast<std::uint32_t>(options.seed), static_cast<std::uint32_t>(options.seed >> 32),
-                        static_cast<std::uint32_t>(number)};
-    random_.seed(seeds);
+  Schedules(const MakeModel& make_model, const Options& options, std::int32_t first, Report& report)
+      : make_model_(make_model), options_(options), first_(first), number_(first), report_(report) {
+    seed();
   }
 
-  void run() {
-    model_ = make_model_(number_);
+  void run(std::int32_t count) {
+    model_ = make_model_(first_);
     facts_ = model_->facts();
     context_ = std::min(facts_.context_max, options_.prompt_tokens_max + options_.reply_tokens_max + 1);
     const auto begin = std::chrono::steady_clock::now();
     run_plain();
-    const auto middle = std::chrono::steady_clock::now();
-    run_engine();
-    report_.plain_run_s += std::chrono::duration<double>(middle - begin).count();
-    report_.engine_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - middle).count();
-    for (std::size_t index = 0; index < records_.size(); ++index) compare(index);
-    ++report_.schedules;
+    report_.plain_run_s += seconds_since(begin);
+    for (number_ = first_; number_ < first_ + count; ++number_) {
+      if (number_ > first_) begin_another();
+      const auto engine_begin = std::chrono::steady_clock::now();
+      run_engine();
+      report_.engine_s += seconds_since(engine_begin);
+      for (std::size_t index = 0; index < records_.size(); ++index) compare(index);
+      ++report_.schedules;
+      if (options_.progress) options_.progress();
+    }
   }
 
  private:
+  static double seconds_since(std::chrono::steady_clock::time_point begin) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  void seed() {
+    std::seed_seq seeds{static_cast<std::uint32_t>(options_.seed), static_cast<std::uint32_t>(options_.seed >> 32),
+                        static_cast<std::uint32_t>(number_)};
+    random_.seed(seeds);
+  }
   std::int32_t draw(std::int32_t low, std::int32_t high) {
     return low + static_cast<std::int32_t>(random_() % static_cast<std::uint64_t>(high - low + 1));
   }
 
   void run_plain();
+  void begin_another();
   void draw_streams();
   void draw_stream(Record& record, const std::vector<std::int32_t>& shared);
+  void draw_cancel(Record& record);
   void run_serially(SerialRun& serial, HostSampler& sampler, Record& record);
   std::unique_ptr<PathRule> make_rule(const Record& record) const;
   std::int32_t draw_serially(HostSampler& sampler, const Record& record, const float* logits, std::size_t position,
@@ -132,7 +159,7 @@ class Schedule {
 
   const MakeModel& make_model_;
   const Options& options_;
-  std::int32_t number_;
+  std::int32_t first_, number_;  // the schedules' first, the running one
   Report& report_;
   std::mt19937_64 random_;
   std::unique_ptr<LanguageModel> model_;  // until the engine takes it
@@ -151,13 +178,13 @@ class Schedule {
 };
 
 template <typename... Args>
-void Schedule::failure(std::size_t stream, fmt::format_string<Args...> format, Args&&... args) {
+void Schedules::failure(std::size_t stream, fmt::format_string<Args...> format, Args&&... args) {
   if (report_.failures++ > 0) return;
   report_.first_failure = fmt::format("seed {}, schedule {}, stream {}: {}", options_.seed, number_, stream,
                                       fmt::format(format, std::forward<Args>(args)...));
 }
 
-void Schedule::draw_streams() {
+void Schedules::draw_streams() {
   const std::int32_t count = draw(0, 5) == 0 ? 1 : draw(1, options_.streams_max);  // a lone stream's windows are wide
   std::vector<std::int32_t> shared;                                                // some prompts begin alike
   for (std::int32_t i = 0; i < options_.prompt_tokens_max; ++i) shared.push_back(draw(0, facts_.vocabulary_size - 1));
@@ -167,7 +194,7 @@ void Schedule::draw_streams() {
   }
 }
 
-void Schedule::draw_stream(Record& record, const std::vector<std::int32_t>& shared) {
+void Schedules::draw_stream(Record& record, const std::vector<std::int32_t>& shared) {
   std::int32_t length = std::min(draw(1, draw(0, 2) == 0 ? 4 : options_.prompt_tokens_max), context_ - 1);
   const std::int32_t alike = draw(0, 1) == 0 ? 0 : draw(0, length);
   record.prompt.assign(shared.begin(), shared.begin() + alike);
@@ -199,13 +226,16 @@ void Schedule::draw_stream(Record& record, const std::vector<std::int32_t>& shar
   }
   record.drafts = draw(0, 4) != 0;
   if (options_.rules && draw(0, 2) == 0) record.rule_seed = random_();
-  if (draw(0, 999) < static_cast<std::int32_t>(options_.cancelled_share * 1000)) {
-    record.cancel_after_events = draw(0, options_.reply_tokens_max);
-  }
+  draw_cancel(record);
+}
+
+void Schedules::draw_cancel(Record& record) {
+  const bool cancels = draw(0, 999) < static_cast<std::int32_t>(options_.cancelled_share * 1000);
+  record.cancel_after_events = cancels ? draw(0, options_.reply_tokens_max) : -1;
 }
 
 /// A beginning of what a stream of an earlier wave reads and writes: all of it, its prompt, or cut anywhere.
-std::vector<std::int32_t> Schedule::earlier_tokens() {
+std::vector<std::int32_t> Schedules::earlier_tokens() {
   const Record& record =
       *records_[static_cast<std::size_t>(draw(0, static_cast<std::int32_t>(wave_begins_.back()) - 1))];
   std::vector<std::int32_t> tokens = record.prompt;
@@ -217,8 +247,8 @@ std::vector<std::int32_t> Schedule::earlier_tokens() {
 }
 
 /// Draws the streams of all waves and what they must give. Wave by wave: later ones go on from replies of earlier ones.
-void Schedule::run_plain() {
-  SerialRun serial(options_.make_reference ? options_.make_reference(number_) : make_model_(number_), context_);
+void Schedules::run_plain() {
+  SerialRun serial(options_.make_reference ? options_.make_reference(first_) : make_model_(first_), context_);
   HostSampler sampler(facts_.vocabulary_size);
   for (std::int32_t wave = 0; wave < options_.waves; ++wave) {
     wave_begins_.push_back(records_.size());
@@ -227,12 +257,26 @@ void Schedule::run_plain() {
   }
 }
 
-std::unique_ptr<PathRule> Schedule::make_rule(const Record& record) const {
+/// The same streams once more: what came of them is forgotten, and what isn't theirs is drawn anew.
+void Schedules::begin_another() {
+  seed();
+  model_ = make_model_(first_);
+  finished_count_ = 0;
+  event_count_ = 0;
+  recall_.reset();
+  for (const auto& record : records_) {
+    record->forget();
+    record->drafts = draw(0, 4) != 0;
+    draw_cancel(*record);
+  }
+}
+
+std::unique_ptr<PathRule> Schedules::make_rule(const Record& record) const {
   if (!record.rule_seed) return nullptr;
   return std::make_unique<RandomRule>(*record.rule_seed, facts_.vocabulary_size);
 }
 
-std::int32_t Schedule::draw_serially(HostSampler& sampler, const Record& record, const float* logits,
+std::int32_t Schedules::draw_serially(HostSampler& sampler, const Record& record, const float* logits,
                                      std::size_t position, const LogitAdjust& adjust, PathRule* rule) {
   std::vector<std::uint32_t> allowed((static_cast<std::size_t>(facts_.vocabulary_size) + 31) / 32, 0);
   bool masked = false;
@@ -250,7 +294,7 @@ std::int32_t Schedule::draw_serially(HostSampler& sampler, const Record& record,
 }
 
 // Every token but the last is fed.
-void Schedule::run_serially(SerialRun& serial, HostSampler& sampler, Record& record) {
+void Schedules::run_serially(SerialRun& serial, HostSampler& sampler, Record& record) {
   std::vector<std::int32_t> tokens = record.prompt;
   LogitAdjust adjust(record.logit_rule, record.prompt);
   const std::unique_ptr<PathRule> rule = make_rule(record);
@@ -272,7 +316,7 @@ void Schedule::run_serially(SerialRun& serial, HostSampler& sampler, Record& rec
   known_->add(std::move(tokens));
 }
 
-void Schedule::open(Engine& engine, Record& record, double background_share) {
+void Schedules::open(Engine& engine, Record& record, double background_share) {
   StreamRequest request;
   request.id = fmt::format("fold-{}", number_);
   request.prompt.tokens = record.prompt;
@@ -323,7 +367,7 @@ void Schedule::open(Engine& engine, Record& record, double background_share) {
   if (record.cancel_wanted) record.handle->cancel();
 }
 
-void Schedule::run_engine() {
+void Schedules::run_engine() {
   EngineOptions options;
   options.lanes = draw(1, draw(0, 2) == 0 ? std::min(options_.lanes_max, 3) : options_.lanes_max);
   options.poison_freed = options_.poison_freed;
@@ -353,7 +397,9 @@ void Schedule::run_engine() {
     options.prompt_cache_over_cap = true;
   }
   if (!options_.learn_folder.empty()) {
+    // What the schedule before kept of the same streams would leave nothing to compute.
     options.learn.folder = options_.learn_folder;
+    if (number_ > first_) options.learn.folder += fmt::format("-{}", number_ - first_);
     options.learn.conversations = true;
     options.learn.free_bytes_min = 0;
     options.learn.tokens_min = 1;
@@ -364,7 +410,7 @@ void Schedule::run_engine() {
     const std::size_t end = wave + 1 < wave_begins_.size() ? wave_begins_[wave + 1] : records_.size();
     if (wave > 0 && !options_.learn_folder.empty() && draw(0, 1) == 0) {
       engine.reset();
-      engine = Engine::start(make_model_(number_), options);
+      engine = Engine::start(make_model_(first_), options);
       ++report_.restarts;
       for (std::size_t i = first; i < end; ++i) records_[i]->is_after_restart = true;
     }
@@ -382,7 +428,7 @@ void Schedule::run_engine() {
     failure(0, "{} drafters opened, {} closed", oracle->opened.load(), oracle->closed.load());
 }
 
-void Schedule::use_own_sources(EngineOptions& options) {
+void Schedules::use_own_sources(EngineOptions& options) {
   ++report_.schedules_with_own_sources;
   options.drafts = true;
   options.draft_sources.clear();
@@ -396,7 +442,7 @@ void Schedule::use_own_sources(EngineOptions& options) {
 }
 
 /// Some come while others run, and take the lanes of those in the background.
-void Schedule::run_wave(Engine& engine, std::size_t first, std::size_t end) {
+void Schedules::run_wave(Engine& engine, std::size_t first, std::size_t end) {
   const std::size_t early = draw(0, 1) == 0 ? end : first + (end - first) / 2;
   {
     const std::lock_guard lock(mutex_);
@@ -416,7 +462,7 @@ void Schedule::run_wave(Engine& engine, std::size_t first, std::size_t end) {
   finished_.wait(lock, [&] { return finished_count_ == end; });
 }
 
-void Schedule::count_mechanisms(const Record& record) {
+void Schedules::count_mechanisms(const Record& record) {
   ++report_.streams;
   const StreamStatistics& statistics = record.statistics;
   report_.streams_cancelled += record.reason == FinishReason::kCancelled ? 1 : 0;
@@ -443,7 +489,7 @@ void Schedule::count_mechanisms(const Record& record) {
 }
 
 /// Runs the stream's tokens once more, one row a pass, to see how far the kept rows are off.
-std::uint64_t Schedule::differing_bits(const Record& record) {
+std::uint64_t Schedules::differing_bits(const Record& record) {
   std::uint64_t bits = 0, rows = 0;
   for (const RecordedRow& row : record.rows) {
     const auto at = static_cast<std::size_t>(row.sequence_index);
@@ -452,7 +498,7 @@ std::uint64_t Schedule::differing_bits(const Record& record) {
   if (rows == 0) return 0;
   std::vector<std::int32_t> tokens = record.prompt;
   tokens.insert(tokens.end(), record.expected_reply.begin(), record.expected_reply.end());
-  SerialRun serial(options_.make_reference ? options_.make_reference(number_) : make_model_(number_), context_);
+  SerialRun serial(options_.make_reference ? options_.make_reference(first_) : make_model_(first_), context_);
   serial.begin();
   for (std::size_t i = 0; i < record.expected_rows.size(); ++i) {
     const float* logits = serial.feed(tokens[i]);
@@ -467,7 +513,7 @@ std::uint64_t Schedule::differing_bits(const Record& record) {
   return bits + rows - std::min<std::uint64_t>(rows, record.differing.size());
 }
 
-void Schedule::compare(std::size_t index) {
+void Schedules::compare(std::size_t index) {
   const Record& record = *records_[index];
   count_mechanisms(record);
   report_.differing_bits += differing_bits(record);
@@ -491,7 +537,7 @@ void Schedule::compare(std::size_t index) {
 
 /// Each fed row was reported once, in order. Those of a kept prefix weren't fed; a preempted stream may find more of
 /// its prompt kept when it comes again.
-void Schedule::compare_rows(std::size_t index) {
+void Schedules::compare_rows(std::size_t index) {
   const Record& record = *records_[index];
   const bool cancelled = record.reason == FinishReason::kCancelled;
   const std::size_t prompt = record.prompt.size();
@@ -523,9 +569,10 @@ void Schedule::compare_rows(std::size_t index) {
 
 Report run(const MakeModel& make_model, const Options& options) {
   Report report;
-  for (std::int32_t number = options.first; number < options.schedules; number += options.step) {
-    Schedule(make_model, options, number, report).run();
-    if (options.progress) options.progress();
+  const std::int32_t together = options.schedules_per_plain_run;
+  for (std::int32_t part = options.first; part * together < options.schedules; part += options.step) {
+    const std::int32_t first = part * together;
+    Schedules(make_model, options, first, report).run(std::min(together, options.schedules - first));
   }
   return report;
 }

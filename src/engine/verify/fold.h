@@ -19,14 +19,18 @@
 
 namespace tensorfold::fold {
 
-/// Makes the model of a schedule; called twice for each (the engine's and the plain run's), with the same number, so
-/// that what is drawn per schedule (a weight format, a thread count) can depend on it.
+/// Makes the models of a schedule and of those that share its plain run (that run's and every engine's), with the number of the
+/// first of them, so that what is drawn per schedule (a weight format, a thread count) can depend on it.
 using MakeModel = std::function<std::unique_ptr<LanguageModel>(std::int32_t schedule)>;
 
 struct Options {
   std::int32_t schedules = 4;
   /// Of the schedules 0 .. schedules - 1 those that are run: first, first + step, ... Several calls share them out.
+  /// Those that share a plain run count as one there.
   std::int32_t first = 0, step = 1;
+  /// So many schedules in a row run the same streams, each with an engine of its own, other lanes, cuts, drafts and cancels: where a
+  /// pass is mostly waiting (a small model on a GPU), the plain run is most of the time.
+  std::int32_t schedules_per_plain_run = 1;
   std::uint64_t seed = 1;
   std::int32_t lanes_max = 17;
   std::int32_t streams_max = 24;
