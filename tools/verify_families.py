@@ -93,6 +93,16 @@ def runs_of(found, options):
                 yield family, *models[index], part, draw.randrange(1, 1 << 31)
 
 
+def replacements(found, refused_runs, seed):
+    """Runs of other checkpoints of the family for those that were refused."""
+    draw = random.Random(seed)
+    refused = {path for _, path, _, _, _ in refused_runs}
+    for family, _, _, schedules, _ in sorted(refused_runs, key=lambda run: run[4]):
+        others = [model for model in found[family] if model[0] not in refused]
+        if others:
+            yield family, *draw.choice(others), schedules, draw.randrange(1, 1 << 31)
+
+
 def verify(options, run, gpu):
     family, path, formats, schedules, seed = run
     words = ["verify", path, "--backend", options.backend, "--schedules", schedules, "--seed", seed, "--json"]
@@ -147,7 +157,54 @@ class Results:
             file.write(json.dumps(entry) + "\n")
 
 
-def main():
+class Totals:
+    """What the runs brought, added up."""
+
+    def __init__(self):
+        self.families, self.by_format = collections.defaultdict(collections.Counter), collections.Counter()
+        self.mechanisms, self.failures, self.refused, self.left_out = collections.Counter(), [], set(), 0
+
+    def add(self, run, report, error):
+        """False: the backend has no kernels for the run's checkpoint."""
+        family, path, formats, schedules, seed = run
+        if error == "refused by name":
+            self.refused.add(path.name)
+            return False
+        if error == "left out":
+            self.left_out += schedules
+            return True
+        if error or report is None or report["differing_bits"] or report["failures"]:
+            self.failures.append(f"{path} --schedules {schedules} --seed {seed}: {error or json.dumps(report)[:600]}")
+        if report is not None:
+            self.families[family].update({key: report[key] for key in ("schedules", "streams", "rows", "differing_bits")})
+            for name in formats:
+                self.by_format[name] += report["schedules"]
+            self.mechanisms.update(report["mechanisms"])
+        return True
+
+    def all_failures(self, found, options):
+        yield from self.failures
+        if self.left_out:
+            yield f"{self.left_out} schedules were left out after {options.seconds:.0f} s"
+        for family in sorted(found):
+            if self.families[family]["schedules"] < options.schedules:
+                yield f"{family} had {self.families[family]['schedules']} schedules"
+        for name, count in sorted(self.by_format.items()):
+            if count < options.least:
+                yield f"{name} came up in {count} schedules"
+
+    def show(self, found):
+        print(f"{'family':<14}{'checkpoints':>12}{'schedules':>11}{'streams':>9}{'rows':>10}{'differing bits':>16}")
+        for family, models in sorted(found.items()):
+            row = self.families[family]
+            print(f"{family:<14}{len(models):>12}{row['schedules']:>11}{row['streams']:>9}{row['rows']:>10}{row['differing_bits']:>16}")
+        print("schedules by format:", ", ".join(f"{name} {count}" for name, count in sorted(self.by_format.items())))
+        print("mechanisms:", ", ".join(f"{name} {count}" for name, count in sorted(self.mechanisms.items())))
+        if self.refused:
+            print("refused by name:", ", ".join(sorted(self.refused)))
+
+
+def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--binary", default=SOURCE / "build/release/bin/tensorfold")
     parser.add_argument("--backend", default="auto")
@@ -158,16 +215,17 @@ def main():
     parser.add_argument("--gpus", type=int, default=1, help="programs take turns on so many GPUs (1)")
     parser.add_argument("--seconds", type=float, default=0, help="begin no run after this time: what is left out fails")
     parser.add_argument("--results", type=pathlib.Path, help="keep the runs' reports there, and do not repeat those it holds")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main():
+    options = parse_arguments()
     started = time.monotonic()
-    families, by_format = collections.defaultdict(collections.Counter), collections.Counter()
-    mechanisms, failures, refused, left_out = collections.Counter(), [], set(), 0
+    totals, results = Totals(), Results(options.results, options)
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         found = checkpoints(options.binary, pathlib.Path(folder), pool)
         runs = list(runs_of(found, options))
         random.Random(0).shuffle(runs)
-
-        results = Results(options.results, options)
 
         def timed(run, gpu):
             if known := results.find(run):
@@ -178,38 +236,21 @@ def main():
             results.keep(*done)
             return done
 
-        for number, ((family, path, formats, schedules, seed), report, error) in enumerate(pool.map(timed, runs, itertools.count()), 1):
-            if error == "refused by name":
-                refused.add(path.name)
-                continue
-            if error == "left out":
-                left_out += schedules
-                continue
-            if sys.stderr.isatty():
-                print(f"\r{number} of {len(runs)} runs", end="", file=sys.stderr, flush=True)
-            if error or report is None or report["differing_bits"] or report["failures"]:
-                failures.append(f"{path} --schedules {schedules} --seed {seed}: {error or json.dumps(report)[:600]}")
-            if report is None:
-                continue
-            families[family].update({key: report[key] for key in ("schedules", "streams", "rows", "differing_bits")})
-            for name in formats:
-                by_format[name] += report["schedules"]
-            mechanisms.update(report["mechanisms"])
-    print(f"{'family':<14}{'checkpoints':>12}{'schedules':>11}{'streams':>9}{'rows':>10}{'differing bits':>16}")
-    for family, models in sorted(found.items()):
-        row = families[family]
-        print(f"{family:<14}{len(models):>12}{row['schedules']:>11}{row['streams']:>9}{row['rows']:>10}{row['differing_bits']:>16}")
-    print("schedules by format:", ", ".join(f"{name} {count}" for name, count in sorted(by_format.items())))
-    print("mechanisms:", ", ".join(f"{name} {count}" for name, count in sorted(mechanisms.items())))
-    if refused:
-        print("refused by name:", ", ".join(sorted(refused)))
-    rare = [f"{name} came up in {count} schedules" for name, count in sorted(by_format.items()) if count < options.least]
-    if left_out:
-        failures.append(f"{left_out} schedules were left out after {options.seconds:.0f} s")
-    for line in failures + rare:
+        def collect(runs):
+            for number, done in enumerate(pool.map(timed, runs, itertools.count()), 1):
+                if sys.stderr.isatty():
+                    print(f"\r{number} of {len(runs)} runs", end="", file=sys.stderr, flush=True)
+                if not totals.add(*done):
+                    yield done[0]
+
+        refused_runs = list(collect(runs))
+        list(collect(list(replacements(found, refused_runs, options.seed))))
+    totals.show(found)
+    failures = list(totals.all_failures(found, options))
+    for line in failures:
         print("FAILED:", line)
-    print(f"{sum(row['schedules'] for row in families.values())} schedules in {time.monotonic() - started:.0f} s")
-    return 1 if failures or rare else 0
+    print(f"{sum(row['schedules'] for row in totals.families.values())} schedules in {time.monotonic() - started:.0f} s")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
