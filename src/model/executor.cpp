@@ -368,9 +368,11 @@ void Executor::reserve_outputs(const Pass& pass) {
   logits_->reserve(static_cast<std::int64_t>(pass.logits_rows.size()));
   if (!pass.any_draw) return;
   const std::size_t drawn_bytes = pass.draws.size() * sizeof(std::int32_t);
-  if (drawn_ && drawn_->bytes() >= drawn_bytes) return;
-  drawn_.reset();
-  drawn_ = backend_->allocate_host(std::bit_ceil(drawn_bytes), "drawn tokens");
+  if (!drawn_ || drawn_->bytes() < drawn_bytes) {
+    drawn_.reset();
+    drawn_ = backend_->allocate_host(std::bit_ceil(drawn_bytes), "drawn tokens");
+  }
+  std::fill_n(static_cast<std::int32_t*>(drawn_->data()), pass.draws.size(), ops::kDrawPending);
 }
 
 // The residual stream after a layer that the drafter reads: columns of its context's input.
@@ -438,8 +440,9 @@ void Executor::read_results(Pass& pass, ForwardResult& result) {
   result.logits = nullptr;
   result.draws.clear();
   if (pass.any_draw) {
-    backend_->synchronise();
     const auto* drawn = static_cast<const std::int32_t*>(drawn_->data());
+    // Padding rows' as well: nothing of this pass may write when the next one's are pending.
+    backend_->await_draws(drawn, static_cast<std::int64_t>(pass.draws.size()));
     result.draws.assign(drawn, drawn + pass.logits_rows.size());
   } else if (!pass.logits_rows.empty()) {
     result.logits = logits_->read(static_cast<std::int64_t>(pass.logits_rows.size()));

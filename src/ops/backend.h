@@ -90,6 +90,9 @@ class Backend {
   virtual void zero(void* destination, std::size_t bytes) = 0;
   /// Returns when all queued work is done (a no-op on the CPU).
   virtual void synchronise() = 0;
+  /// Returns when none of the `count` results of a queued draw is kDrawPending any more, or when all queued work is done. They lie in
+  /// memory of allocate_host() and were kDrawPending before the draw was queued. Other results of the pass may come later.
+  virtual void await_draws(const std::int32_t* /*draws*/, std::int64_t /*count*/) { synchronise(); }
 
   // --- passes
   /// The row count that a pass of `rows` rows is padded to (equal buckets can share a captured graph).

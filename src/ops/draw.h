@@ -12,6 +12,7 @@ namespace tensorfold::ops {
 inline constexpr std::int32_t kDrawNotFinite = -1;    // a logit is NaN or +inf
 inline constexpr std::int32_t kDrawNoneAllowed = -2;  // every logit is -inf
 inline constexpr std::int32_t kDrawOnHost = -3;       // not drawn: the backend doesn't, or wasn't asked to
+inline constexpr std::int32_t kDrawPending = -4;      // put there by whoever waits for the draw (Backend::await_draws)
 
 /// One row's draw; 64-bit members, so that arrays of it travel as words.
 struct RowDraw {

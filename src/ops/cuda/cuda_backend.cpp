@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <atomic>
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
@@ -29,6 +30,8 @@ namespace {
 constexpr int kArithmeticVersion = 1;
 constexpr std::int64_t kCapturedRowsMax = 128;          // longer passes hide their launches behind their kernels
 constexpr std::int64_t kPassRowsMax = 2048;
+constexpr int kDrawSpins = 4096;        // between two questions to the driver: some tens of microseconds
+constexpr int kDrawQueriesMax = 4096;   // then the driver waits
 // Launches for prompts are made from the lanes themselves, which a replay couldn't follow.
 static_assert(kCapturedRowsMax <= kWindowRowsMax);
 
@@ -281,6 +284,25 @@ class CudaBackend final : public Backend {
     check(cudaMemsetAsync(destination, 0, bytes, context().stream()), "clearing memory");
   }
   void synchronise() override { check(cudaStreamSynchronize(context().stream()), "running operations"); }
+  // The GPU writes draws over the bus as they fall; that the queue has ended would be heard of some microseconds later.
+  void await_draws(const std::int32_t* draws, std::int64_t count) override {
+    const auto are_there = [&] {
+      for (std::int64_t row = 0; row < count; ++row) {
+        if (std::atomic_ref(const_cast<std::int32_t&>(draws[row])).load(std::memory_order_acquire) == kDrawPending) return false;
+      }
+      return true;
+    };
+    for (int query = 0; query < kDrawQueriesMax; ++query) {
+      for (int spin = 0; spin < kDrawSpins; ++spin) {
+        if (are_there()) return;
+      }
+      const cudaError_t status = cudaStreamQuery(context().stream());
+      if (status == cudaErrorNotReady) continue;
+      check(status, "running operations");
+      return;  // who hasn't drawn by now won't
+    }
+    synchronise();
+  }
 
   std::int64_t row_bucket(std::int64_t rows) const override { return cuda::row_bucket(rows); }
   bool begin_pass(const PassInputs& inputs) override {

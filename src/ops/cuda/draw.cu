@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "ops/cuda/cuda_operations.h"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/sampler.h"
 
@@ -330,7 +331,7 @@ __global__ void __launch_bounds__(kThreads) draw_rows(const DrawKernelParams par
       token = best.token < 0 ? kDrawNoneAllowed : best.token;
     }
   }
-  if (threadIdx.x == 0) params.tokens[row] = token;
+  if (threadIdx.x == 0) store_for_host(params.tokens + row, token);
 }
 
 }  // namespace

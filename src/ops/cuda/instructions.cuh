@@ -174,6 +174,10 @@ __device__ __forceinline__ Word load_acquire(const Word* address) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
   return value;
 }
+/// For memory of the host's that it looks at while the launch runs.
+__device__ __forceinline__ void store_for_host(std::int32_t* address, std::int32_t value) {
+  asm volatile("st.relaxed.sys.global.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
 /// Memory that another CTA of this launch wrote.
 __device__ __forceinline__ uint4 load_16_written(const void* address) {
   uint4 value;
