@@ -55,22 +55,19 @@ struct NormPlayer {
         warps(blockDim.y * blockDim.z),
         groups(columns / 4),
         threads(norm.threads) {}
-  template <typename Visit>
-  __device__ __forceinline__ void each_group(Visit&& visit) const {
-#pragma unroll 1
-    for (int played = warp; played < threads / 32; played += warps) {
-#pragma unroll 1
-      for (int group = 32 * played + lane; group < groups; group += threads) visit(group);
-    }
-  }
 };
+
+/// Columns [first, end) of K in fours, a thread of the CTA some of them: always the same ones.
+template <typename Visit>
+__device__ __forceinline__ void each_four(const NormPlayer& player, int first, int end, Visit&& visit) {
+#pragma unroll 1
+  for (int column = first + 4 * (player.lane + 32 * player.warp); column < end; column += 4 * 32 * player.warps) visit(column);
+}
 
 /// The weights of the CTA's columns [first, end) of K; before wait_for_previous(), as they are constants. A thread reads those
 /// that it wrote.
 __device__ __forceinline__ void copy_norm_weights(const NormedInput& norm, std::uint32_t shared, int columns, int first, int end) {
-  NormPlayer(norm, columns).each_group([&](int group) {
-    const int column = 4 * group;
-    if (column < first || column >= end) return;
+  each_four(NormPlayer(norm, columns), first, min(end, columns), [&](int column) {
     store_shared_16(shared + norm.weight_at + (column - first) * 4, __ldg(reinterpret_cast<const uint4*>(norm.weight + column)));
   });
 }
@@ -134,22 +131,18 @@ __device__ __forceinline__ void stage_normed(const NormedInput& norm, std::uint3
     for (int played = 1; played < player.threads / 32; ++played) total = __fadd_rn(total, load_shared_4(sums + 4 * played));
     const float factor = norm_factor(total, norm.inverse_width, norm.epsilon);
     const std::uint32_t row = shared + norm.rows_at + m * columns * 4;
-    player.each_group([&](int group) {
-      const int column = 4 * group;
-      if (column < tile.first_column || column >= end) return;
+    each_four(player, tile.first_column, end, [&](int column) {
       float v[4], w[4];
-      load_shared_16(row + group * 16, v);
+      load_shared_16(row + column * 4, v);
       load_shared_16(shared + norm.weight_at + (column - tile.first_column) * 4, w);
       const float4 y = weighted(normed({v[0], v[1], v[2], v[3]}, factor), {w[0], w[1], w[2], w[3]});
       const uint2 pairs = make_uint2(bf16_pair(y.x, y.y), bf16_pair(y.z, y.w));
       store_shared_8(tile.chunk_address((column - tile.first_column) >> 3, m) + (column & 4) * 2, pairs);
       if (keeps) *reinterpret_cast<uint2*>(norm.kept + static_cast<std::int64_t>(m) * columns + column) = pairs;
     });
-    const int thread = player.lane + 32 * player.warp;
-#pragma unroll 1
-    for (int column = end + 4 * thread; column < tile.first_column + tile.columns; column += 4 * 32 * player.warps) {
+    each_four(player, end, tile.first_column + tile.columns, [&](int column) {
       store_shared_8(tile.chunk_address((column - tile.first_column) >> 3, m) + (column & 4) * 2, make_uint2(0, 0));
-    }
+    });
   }
 }
 
