@@ -81,13 +81,15 @@ void SelectiveBackend::copy_to_host(void* destination, const void* source, std::
   inner_->copy_to_host(destination, source, bytes);
 }
 
-// A pass that leaves operations out may be replayed for its like alone; one that is recorded, or has nothing in it, for none.
+// A pass that leaves operations out may be replayed for its like alone (an empty one, too: what others are compared with should be
+// queued like them); one that is recorded, for none.
 bool SelectiveBackend::begin_pass(const ops::PassInputs& inputs) {
   if (mode_ == Mode::kAll) return inner_->begin_pass(inputs);
   inputs_ = std::make_unique<ops::PassInputs>(inputs);
-  const bool selects = mode_ == Mode::kOne || mode_ == Mode::kAllBut;
-  const char* how = mode_ == Mode::kOne ? ", only " : ", without ";
-  inputs_->name = selects && !inputs.name.empty() ? inputs.name + how + selected_ : "";
+  inputs_->name.clear();
+  if (mode_ == Mode::kOne && !inputs.name.empty()) inputs_->name = inputs.name + ", only " + selected_;
+  if (mode_ == Mode::kAllBut && !inputs.name.empty()) inputs_->name = inputs.name + ", without " + selected_;
+  if (mode_ == Mode::kNone && !inputs.name.empty()) inputs_->name = inputs.name + ", nothing";
   return inner_->begin_pass(*inputs_);
 }
 
