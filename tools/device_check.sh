@@ -95,13 +95,14 @@ sanitise() {  # sanitise TEST: its rows are printed together, as several run at 
 
 if [ -n "$sanitizer" ]; then
   names=$("$binaries/test_ops_cuda" --gtest_list_tests | awk '/^[^ ]/{suite=$1} /^ /{print suite $1}')
+  count=0
   for name in $names; do
     wanted "$name" || continue
+    count=$((count + 1))
     while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do sleep 0.2; done
     sanitise "$name" &
   done
   wait
-  count=$(cat "$logs"/*.row | grep -c "^$sanitizer ")
   clean=$(grep -h "^$sanitizer " "$logs"/*.row | grep -c ' clean, ')
   echo "$clean of $count tests are clean under $sanitizer."
   [ "$clean" -eq "$count" ] && [ "$count" -gt 0 ]

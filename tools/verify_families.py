@@ -8,8 +8,8 @@ that command knows one model; this one knows what the tree holds.
 
     tools/verify_families.py --binary build/release/bin/tensorfold --backend cuda --schedules 300 --jobs 1
 
-With --results FILE every run's report is kept as it comes, and a later call with the same seed and program takes what is
-there and goes on: a long verification outlives the machine it runs on.
+With --results FILE every run's report is kept as it comes, and a later call with the same seed, program, checkpoints and settings takes
+what is there and goes on: a long verification outlives the machine it runs on.
 """
 
 import argparse
@@ -30,6 +30,8 @@ import time
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 BITS = (2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
+SOURCES = (SOURCE / "tests/golden/models", SOURCE / "models/demo")
+REFUSED = "refused by name"
 SCHEDULES_A_RUN_MAX = 25  # of one process: the longest one should not be what everybody waits for
 
 
@@ -61,7 +63,7 @@ def converted(binary, source, bits, group, folder):
 def checkpoints(binary, folder, pool):
     """{family: [(path, formats)]}"""
     found = collections.defaultdict(list)
-    models = sorted((SOURCE / "tests/golden/models").iterdir()) + [SOURCE / "models/demo"]
+    models = sorted(SOURCES[0].iterdir()) + [SOURCES[1]]
     models = [path / "model.gguf" if (path / "model.gguf").exists() else path for path in models]
     for path, (family, formats) in zip(models, pool.map(lambda path: describe(binary, path), models)):
         found[family].append((path, formats))
@@ -112,7 +114,7 @@ def verify(options, run, gpu):
         words += ["--device", gpu % options.gpus]
     done = tensorfold(options.binary, *words)
     if "has no attention kernel" in done.stderr:
-        return run, None, "refused by name"
+        return run, None, REFUSED
     try:
         report = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
@@ -120,41 +122,61 @@ def verify(options, run, gpu):
     return run, report, "" if done.returncode == 0 else f"exit status {done.returncode}: {done.stderr.strip()[-600:]}"
 
 
+def name_of(path):
+    return (path.parent if path.name == "model.gguf" else path).name
+
+
+def circumstances(options):
+    """What a report depends on beside its run: the program, the backend, what steers it, and the checkpoints' files."""
+    digest = hashlib.sha256(pathlib.Path(options.binary).read_bytes())
+    for file in sorted(file for root in SOURCES for file in root.rglob("*") if file.is_file()):
+        digest.update(f"{file.relative_to(SOURCE)} {file.stat().st_size}\n".encode() + file.read_bytes())
+    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("TENSORFOLD_") and name != "TENSORFOLD_SOURCE")
+    return " ".join([digest.hexdigest(), options.backend, *settings])
+
+
 class Results:
-    """The reports of runs that ended, in a file of one JSON object a line. Only those of the same program count."""
+    """The reports of runs that ended, in a file of one JSON object a line. Only those under the same circumstances count, and of runs that
+    broke off without a report, that they did: they are tried again, but not forgotten."""
 
     def __init__(self, file, options):
-        self.file, self.known = file, {}
+        self.file, self.known, self.broken = file, {}, []
         if file is None:
             return
-        with open(options.binary, "rb") as program:
-            self.program = f"{hashlib.file_digest(program, 'sha256').hexdigest()} {options.backend}"
-        lines = file.read_text().splitlines() if file.exists() else []
-        for line in lines:
+        self.circumstances = circumstances(options)
+        file.touch()
+        text = file.read_text()
+        for line in text.splitlines():
             try:
                 entry = json.loads(line)
             except ValueError:
                 continue  # the last line of a program that was stopped
-            if entry["program"] == self.program:
+            if entry["circumstances"] != self.circumstances:
+                continue
+            if entry["report"] is None and entry["error"] != REFUSED:
+                self.broken.append(f"{entry['run']} broke off in an earlier call: {entry['error']}")
+            else:
                 self.known[tuple(entry["run"])] = entry
-        if file.exists() and lines and not file.read_text().endswith("\n"):
-            file.write_text("".join(line + "\n" for line in lines))
+        if text and not text.endswith("\n"):
+            self.append("\n")
+
+    def append(self, text):
+        with open(self.file, "a") as file:
+            file.write(text)
 
     @staticmethod
-    def name(run):
+    def key(run):
         family, path, _, schedules, seed = run
-        return family, (path.parent if path.name == "model.gguf" else path).name, schedules, seed
+        return family, name_of(path), schedules, seed
 
     def find(self, run):
-        entry = self.known.get(self.name(run))
+        entry = self.known.get(self.key(run))
         return None if entry is None else (run, entry["report"], entry["error"])
 
     def keep(self, run, report, error):
-        if self.file is None or (report is None and error != "refused by name"):
-            return  # what broke before it could say anything is tried again
-        entry = {"program": self.program, "run": self.name(run), "report": report, "error": error}
-        with open(self.file, "a") as file:
-            file.write(json.dumps(entry) + "\n")
+        if self.file is not None:
+            entry = {"circumstances": self.circumstances, "run": self.key(run), "report": report, "error": error}
+            self.append(json.dumps(entry) + "\n")
 
 
 class Totals:
@@ -162,23 +184,25 @@ class Totals:
 
     def __init__(self):
         self.families, self.by_format = collections.defaultdict(collections.Counter), collections.Counter()
-        self.mechanisms, self.failures, self.refused, self.left_out = collections.Counter(), [], set(), 0
+        self.mechanisms, self.paths = collections.Counter(), collections.Counter()
+        self.failures, self.refused, self.left_out = [], set(), 0
 
     def add(self, run, report, error):
         """False: the backend has no kernels for the run's checkpoint."""
         family, path, formats, schedules, seed = run
-        if error == "refused by name":
-            self.refused.add(path.name)
+        if error == REFUSED:
+            self.refused.add(name_of(path))
             return False
         if error == "left out":
             self.left_out += schedules
             return True
         if error or report is None or report["differing_bits"] or report["failures"]:
-            self.failures.append(f"{path} --schedules {schedules} --seed {seed}: {error or json.dumps(report)[:600]}")
+            what = report.get("first_failure") if report else None
+            self.failures.append(f"{name_of(path)} --schedules {schedules} --seed {seed}: {what or error or json.dumps(report)[:600]}")
         if report is not None:
             self.families[family].update({key: report[key] for key in ("schedules", "streams", "rows", "differing_bits")})
-            for name in formats:
-                self.by_format[name] += report["schedules"]
+            self.by_format.update({name: report["schedules"] for name in formats})
+            self.paths.update({f"{report['backend']} ({report['path']})": report["schedules"]})
             self.mechanisms.update(report["mechanisms"])
         return True
 
@@ -189,15 +213,19 @@ class Totals:
         for family in sorted(found):
             if self.families[family]["schedules"] < options.schedules:
                 yield f"{family} had {self.families[family]['schedules']} schedules"
-        for name, count in sorted(self.by_format.items()):
-            if count < options.least:
-                yield f"{name} came up in {count} schedules"
+        if len(self.paths) > 1:
+            yield "the reports are of several backends or machines"
+        formats = {name for models in found.values() for path, names in models if name_of(path) not in self.refused for name in names}
+        for name in sorted(formats):
+            if self.by_format[name] < options.least:
+                yield f"{name} came up in {self.by_format[name]} schedules"
 
     def show(self, found):
         print(f"{'family':<14}{'checkpoints':>12}{'schedules':>11}{'streams':>9}{'rows':>10}{'differing bits':>16}")
         for family, models in sorted(found.items()):
             row = self.families[family]
             print(f"{family:<14}{len(models):>12}{row['schedules']:>11}{row['streams']:>9}{row['rows']:>10}{row['differing_bits']:>16}")
+        print("schedules by backend:", ", ".join(f"{name} {count}" for name, count in sorted(self.paths.items())))
         print("schedules by format:", ", ".join(f"{name} {count}" for name, count in sorted(self.by_format.items())))
         print("mechanisms:", ", ".join(f"{name} {count}" for name, count in sorted(self.mechanisms.items())))
         if self.refused:
@@ -211,17 +239,20 @@ def parse_arguments():
     parser.add_argument("--schedules", type=int, default=300, help="of each family (300)")
     parser.add_argument("--least", type=int, default=20, help="schedules that each format must have come up in (20)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=4, help="programs at a time (4); on a GPU one: several take turns and lose most of the time")
+    parser.add_argument("--jobs", type=int, help="programs at a time (4 on the CPU; 1 on a GPU, where several take turns and lose most of the time)")
     parser.add_argument("--gpus", type=int, default=1, help="programs take turns on so many GPUs (1)")
     parser.add_argument("--seconds", type=float, default=0, help="begin no run after this time: what is left out fails")
     parser.add_argument("--results", type=pathlib.Path, help="keep the runs' reports there, and do not repeat those it holds")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.jobs = options.jobs or (4 if options.backend in ("cpu", "reference") else options.gpus)
+    return options
 
 
 def main():
     options = parse_arguments()
     started = time.monotonic()
     totals, results = Totals(), Results(options.results, options)
+    totals.failures += results.broken
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         found = checkpoints(options.binary, pathlib.Path(folder), pool)
         runs = list(runs_of(found, options))

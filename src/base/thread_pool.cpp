@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/cpu_relax.h"
 #include "base/error.h"
 
 namespace tensorfold {
@@ -13,14 +14,6 @@ namespace {
 constexpr auto kSpinTime = std::chrono::milliseconds(2);
 constexpr int kSpinsBetweenClockReads = 256;
 constexpr int kSpinsBeforeYield = 4000;  // of the caller, which waits for items that are being computed
-
-inline void cpu_relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // The ticket: 24 bits of loop number, 20 of item count, 20 of next item.
 constexpr std::uint64_t kFieldMask = (1u << 20) - 1;

@@ -74,7 +74,8 @@ std::int32_t jobs_from(const Arguments& arguments) {
     throw UsageError(
         "argument --jobs: only on the CPU. Passes that one program captures side by side on a GPU disturb each other");
   }
-  return std::min(jobs, static_cast<std::int32_t>(arguments.integer("--schedules").value_or(kSchedulesDefault)));
+  const auto schedules = static_cast<std::int32_t>(arguments.integer("--schedules").value_or(kSchedulesDefault));
+  return std::min(jobs, (schedules + kSchedulesPerPlainRun - 1) / kSchedulesPerPlainRun);
 }
 
 /// All schedules, shared out among the jobs; the first job has `model`. Rethrows what a job threw.
@@ -143,9 +144,9 @@ std::string report_text(const ModelFacts& facts, const fold::Report& report) {
   }
   if (report.failures > 0) {
     text += fmt::format("failures: {}\nfirst failure: {}\n", report.failures, report.first_failure);
-    text += "Please report this with the model and the line above: the same seed shows it again.\n";
+    text += "Please report this with the model and the line above: the same seed, --schedules and --jobs show it again.\n";
   } else if (report.passed()) {
-    text += "Every committed row equals the one-row-at-a-time run.\n";
+    text += "Every committed row and every token equals the one-row-at-a-time run.\n";
   } else {
     text += "Nothing was compared.\n";
   }

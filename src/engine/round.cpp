@@ -193,6 +193,7 @@ std::int32_t EngineLoop::end_without_token(Stream& stream, std::int32_t code) {
 std::int32_t EngineLoop::choose_token(Stream& stream, std::int32_t plan_row) {
   const std::uint32_t* allowed = nullptr;
   const std::int32_t drawn = draw_of(plan_row);
+  if (drawn == ops::kDrawPending) fail(ErrorCode::kInternal, "The pass ended without a draw of its row {}.", plan_row);
   if (stream.rule() != nullptr) {
     const std::vector<std::int32_t> forced = stream.rule()->forced_tokens();
     if (!forced.empty()) {

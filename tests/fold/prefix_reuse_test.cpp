@@ -165,6 +165,31 @@ TEST_P(GoldenReuse, WavesUnderRandomSchedules) {
 INSTANTIATE_TEST_SUITE_P(Families, GoldenReuse, ::testing::Values("llama", "gemma3", "qwen3_5"),
                          [](const auto& info) { return std::string(info.param); });
 
+/// What a schedule kept of its streams mustn't spare the next one, of the same streams, all the work.
+TEST(FoldReuse, ASecondScheduleOfTheSameStreamsComputesThemAgain) {
+  const auto rows = [](std::int32_t together) {
+    const TemporaryFolder folder;
+    fold::Options options;
+    options.schedules = together;
+    options.schedules_per_plain_run = together;
+    options.seed = 11;
+    options.waves = 2;
+    options.prompt_cache_bytes_max = 1 << 20;
+    options.learn_folder = (folder.path() / "learned").string();
+    options.prompt_tokens_max = 330;
+    const auto make = [](std::int32_t) {
+      testing::FakeModelOptions model;
+      model.checkpoint_id = "fake";
+      return std::make_unique<testing::FakeModel>(model);
+    };
+    const fold::Report report = fold::run(make, options);
+    EXPECT_TRUE(report.passed()) << report.first_failure;
+    return static_cast<double>(report.rows_compared);
+  };
+  const double of_one = rows(1), of_three = rows(3);  // of the second only every other stream shows its rows
+  EXPECT_GT(of_three, 1.9 * of_one);
+}
+
 TEST(FoldReuse, FakeModelInWavesWithRestarts) {
   const TemporaryFolder folder;
   fold::Options options;

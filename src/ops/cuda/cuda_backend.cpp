@@ -6,11 +6,13 @@
 #include <array>
 #include <atomic>
 #include <cctype>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
 #include <utility>
 
+#include "base/cpu_relax.h"
 #include "base/error.h"
 #include "ops/cuda/cuda_context.h"
 #include "ops/cuda/cuda_error.h"
@@ -30,8 +32,9 @@ namespace {
 constexpr int kArithmeticVersion = 1;
 constexpr std::int64_t kCapturedRowsMax = 128;          // longer passes hide their launches behind their kernels
 constexpr std::int64_t kPassRowsMax = 2048;
-constexpr int kDrawSpins = 4096;        // between two questions to the driver: some tens of microseconds
-constexpr int kDrawQueriesMax = 4096;   // then the driver waits
+// Between two questions to the driver whether a pass whose draws are awaited has failed: each takes microseconds, in which nobody looks.
+constexpr auto kDrawQueryTime = std::chrono::microseconds(200);
+constexpr int kDrawLooksBetweenClockReads = 64;
 // Launches for prompts are made from the lanes themselves, which a replay couldn't follow.
 static_assert(kCapturedRowsMax <= kWindowRowsMax);
 
@@ -286,22 +289,18 @@ class CudaBackend final : public Backend {
   void synchronise() override { check(cudaStreamSynchronize(context().stream()), "running operations"); }
   // The GPU writes draws over the bus as they fall; that the queue has ended would be heard of some microseconds later.
   void await_draws(const std::int32_t* draws, std::int64_t count) override {
-    const auto are_there = [&] {
-      for (std::int64_t row = 0; row < count; ++row) {
-        if (std::atomic_ref(const_cast<std::int32_t&>(draws[row])).load(std::memory_order_acquire) == kDrawPending) return false;
+    using Clock = std::chrono::steady_clock;
+    auto query_time = Clock::now() + kDrawQueryTime;
+    int looks = 0;
+    for (std::int64_t row = 0; row < count; ++row) {
+      while (std::atomic_ref(const_cast<std::int32_t&>(draws[row])).load(std::memory_order_acquire) == kDrawPending) {
+        cpu_relax();
+        if (++looks % kDrawLooksBetweenClockReads != 0 || Clock::now() < query_time) continue;
+        const cudaError_t status = cudaStreamQuery(context().stream());
+        if (status != cudaErrorNotReady) return check(status, "running operations");  // who hasn't drawn by now won't
+        query_time = Clock::now() + kDrawQueryTime;
       }
-      return true;
-    };
-    for (int query = 0; query < kDrawQueriesMax; ++query) {
-      for (int spin = 0; spin < kDrawSpins; ++spin) {
-        if (are_there()) return;
-      }
-      const cudaError_t status = cudaStreamQuery(context().stream());
-      if (status == cudaErrorNotReady) continue;
-      check(status, "running operations");
-      return;  // who hasn't drawn by now won't
     }
-    synchronise();
   }
 
   std::int64_t row_bucket(std::int64_t rows) const override { return cuda::row_bucket(rows); }
