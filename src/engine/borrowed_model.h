@@ -3,6 +3,7 @@
 // borrower allocates the caches afresh (LanguageModel::allocate_caches), so nothing of the one before is left.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -42,6 +43,9 @@ class BorrowedModel final : public LanguageModel {
   MtpHead* mtp_head() override { return model_->mtp_head(); }
   BlockDrafter* block_drafter() override { return model_->block_drafter(); }
   void forward(const RoundPlan& plan, ForwardResult& result) override { model_->forward(plan, result); }
+  void forward_beside(const RoundPlan& plan, ForwardResult& result, const std::function<void()>& host_work) override {
+    model_->forward_beside(plan, result, host_work);
+  }
   const float* logits_row(const ForwardResult& result, std::size_t index) override {
     return model_->logits_row(result, index);
   }

@@ -51,7 +51,8 @@ EngineLoop::EngineLoop(LanguageModel& model, Mailbox& mailbox, const Capacity& c
                [this](std::int32_t rows) { return costs_.predict(capacity_.pass_rows) / capacity_.pass_rows * rows; }}),
       scheduler_(scheduler_limits(facts_, capacity, options), options.schedule_seed),
       sampler_(facts_.vocabulary_size),
-      drafter_(std::move(sources), drafter_limits(facts_, capacity), options.schedule_seed) {
+      drafter_(std::move(sources), drafter_limits(facts_, capacity), options.schedule_seed),
+      rules_ahead_(facts_.vocabulary_size) {
   // Streams change places without asking for memory: one must never be lost between two lists.
   running_.reserve(static_cast<std::size_t>(capacity.lanes) + 1);
 }

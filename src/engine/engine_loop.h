@@ -17,6 +17,7 @@
 #include "engine/host_sampler.h"
 #include "engine/mailbox.h"
 #include "engine/rate_meter.h"
+#include "engine/rules_ahead.h"
 #include "engine/scheduler.h"
 #include "engine/stream.h"
 #include "model/language_model.h"
@@ -48,6 +49,7 @@ class EngineLoop {
   void end_all(FinishReason reason, const char* message);
 
   void run_round();
+  void ask_rules();
   std::vector<Grant> grant_rows();
   void build_plan(const std::vector<Grant>& grants);
   void add_rows(Stream& stream, std::int32_t rows);
@@ -103,7 +105,7 @@ class EngineLoop {
   ForwardResult result_;
   std::vector<FedRows> fed_;
   std::vector<std::int32_t> logits_index_;  // per plan row: row of result_.logits, or -1
-  std::vector<std::uint32_t> allowed_bits_;
+  RulesAhead rules_ahead_;
   std::vector<AdjustedLogit> adjusted_;
   std::uint64_t round_prompt_tokens_ = 0, round_reply_tokens_ = 0;
   DraftCountsBySource round_drafts_{};

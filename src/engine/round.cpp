@@ -15,7 +15,7 @@ void EngineLoop::run_round() {
   build_plan(grants);
   ++rounds_;
   try {
-    model_.forward(plan_, result_);
+    model_.forward_beside(plan_, result_, [this] { ask_rules(); });
     index_logits();
   } catch (const std::exception& error) {
     const std::string message = fmt::format("The model failed on a pass with this stream: {}", error.what());
@@ -35,6 +35,18 @@ void EngineLoop::run_round() {
   }
   observe_cost(std::chrono::duration<double>(Clock::now() - start).count());
   draft();
+}
+
+/// Of each lane the draw that is made whatever the pass brings: after the pending token, or after the prompt's last.
+void EngineLoop::ask_rules() {
+  rules_ahead_.begin_pass();
+  for (std::size_t i = 0; i < plan_streams_.size(); ++i) {
+    Stream& stream = *plan_streams_[i];
+    const PlanLane& span = plan_.lanes[i];
+    if (stream.rule() == nullptr || stream.request().reply_tokens_max == 0) continue;
+    if (span.commits && span.position + span.row_count < stream.prompt_length()) continue;
+    rules_ahead_.ask(*stream.rule(), span.first_row + (span.commits ? span.row_count - 1 : 0));
+  }
 }
 
 void EngineLoop::observe_cost(double seconds) {
@@ -195,20 +207,16 @@ std::int32_t EngineLoop::choose_token(Stream& stream, std::int32_t plan_row) {
   const std::int32_t drawn = draw_of(plan_row);
   if (drawn == ops::kDrawPending) fail(ErrorCode::kInternal, "The pass ended without a draw of its row {}.", plan_row);
   if (stream.rule() != nullptr) {
-    const std::vector<std::int32_t> forced = stream.rule()->forced_tokens();
-    if (!forced.empty()) {
-      if (forced[0] < 0 || forced[0] >= facts_.vocabulary_size) {
-        fail(ErrorCode::kInternal, "A rule forced token {}, which is outside the vocabulary.", forced[0]);
+    const RulesAhead::Answer& rule = rules_ahead_.answer(*stream.rule(), plan_row);
+    if (!rule.forced.empty()) {
+      const std::int32_t forced = rule.forced[0];
+      if (forced < 0 || forced >= facts_.vocabulary_size) {
+        fail(ErrorCode::kInternal, "A rule forced token {}, which is outside the vocabulary.", forced);
       }
       const bool finite = drawn == ops::kDrawOnHost ? sampler_.is_finite(logits_of(plan_row)) : drawn != ops::kDrawNotFinite;
-      return finite ? forced[0] : end_without_token(stream, ops::kDrawNotFinite);
+      return finite ? forced : end_without_token(stream, ops::kDrawNotFinite);
     }
-    const std::size_t words = (static_cast<std::size_t>(facts_.vocabulary_size) + 31) / 32;
-    allowed_bits_.assign(words, 0);
-    if (stream.rule()->mask(allowed_bits_)) {
-      allowed_bits_.resize(words, 0);
-      allowed = allowed_bits_.data();
-    }
+    if (rule.masks) allowed = rule.allowed.data();
   }
   if (drawn != ops::kDrawOnHost && allowed == nullptr && !stream.logit_adjust().is_active()) {
     return drawn >= 0 ? drawn : end_without_token(stream, drawn);

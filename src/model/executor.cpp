@@ -472,6 +472,10 @@ const float* Executor::logits_row(const ForwardResult& result, std::size_t index
 }
 
 void Executor::forward(const RoundPlan& plan, ForwardResult& result) {
+  forward_beside(plan, result, [] {});
+}
+
+void Executor::forward_beside(const RoundPlan& plan, ForwardResult& result, const std::function<void()>& host_work) {
   check_plan(plan, facts_, bounds_);
   for (const auto& lane : plan.lanes) windows_.check_replay(lane);
   Pass pass = prepare(plan);
@@ -485,6 +489,7 @@ void Executor::forward(const RoundPlan& plan, ForwardResult& result) {
     run_operations(pass);
   }
   running.end();
+  host_work();
   read_results(pass, result);
   windows_.keep(plan);
 }

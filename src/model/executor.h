@@ -57,6 +57,7 @@ class Executor final : public LanguageModel {
   void read_slot(std::int32_t slot, std::byte* out) override { layer_caches_.read_slot(slot, out); }
   void write_slot(std::int32_t slot, const std::byte* bytes) override;
   void forward(const RoundPlan& plan, ForwardResult& result) override;
+  void forward_beside(const RoundPlan& plan, ForwardResult& result, const std::function<void()>& host_work) override;
   const float* logits_row(const ForwardResult& result, std::size_t index) override;
   MtpHead* mtp_head() override { return mtp_head_.get(); }
   BlockDrafter* block_drafter() override { return drafter_.get(); }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,12 @@ class LanguageModel {
   /// at most the window rows of allocate_caches, page tables cover every position, ids are inside the vocabulary. Rows of
   /// a window form a chain or a tree (PlanRow::parent_row); a tree has at most kTreeRowsMax rows, parents before children.
   virtual void forward(const RoundPlan& plan, ForwardResult& result) = 0;
+  /// The same, with something for the host to do: `host_work` is called once, where passes are queued between queueing and waiting, so that
+  /// both take their time together. It must not throw or touch the model; without it having been called, forward_beside() has thrown.
+  virtual void forward_beside(const RoundPlan& plan, ForwardResult& result, const std::function<void()>& host_work) {
+    host_work();
+    forward(plan, result);
+  }
   /// Row `index` of the last pass's logits [vocabulary_size] in host memory, valid until the next call or forward().
   virtual const float* logits_row(const ForwardResult& result, std::size_t index) {
     return result.logits + index * static_cast<std::size_t>(facts().vocabulary_size);
