@@ -32,6 +32,7 @@ BITS = (2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
 SOURCES = (SOURCE / "tests/golden/models", SOURCE / "models/demo")
 REFUSED = "refused by name"
+CRASH = re.compile(r"exit status -(?!2:|9:|15:)")  # by a signal that nobody sends to stop a program
 SCHEDULES_A_RUN_MAX = 25  # of one process: the longest one should not be what everybody waits for
 
 
@@ -137,10 +138,11 @@ def circumstances(options):
 
 class Results:
     """The reports of runs that ended, in a file of one JSON object a line. Only those under the same circumstances count, and of runs that
-    broke off without a report, that they did: they are tried again, but not forgotten."""
+    crashed, that they did: they are tried again, but fail the whole until FILE is removed. A run that was stopped, or found no GPU,
+    leaves nothing."""
 
     def __init__(self, file, options):
-        self.file, self.known, self.broken = file, {}, []
+        self.file, self.known, self.crashed = file, {}, {}
         if file is None:
             return
         self.circumstances = circumstances(options)
@@ -151,12 +153,10 @@ class Results:
                 entry = json.loads(line)
             except ValueError:
                 continue  # the last line of a program that was stopped
-            if entry["circumstances"] != self.circumstances:
+            if not isinstance(entry, dict) or entry.get("circumstances") != self.circumstances:
                 continue
-            if entry["report"] is None and entry["error"] != REFUSED:
-                self.broken.append(f"{entry['run']} broke off in an earlier call: {entry['error']}")
-            else:
-                self.known[tuple(entry["run"])] = entry
+            kind = self.crashed if entry["report"] is None and entry["error"] != REFUSED else self.known
+            kind[tuple(entry["run"])] = entry
         if text and not text.endswith("\n"):
             self.append("\n")
 
@@ -173,8 +173,14 @@ class Results:
         entry = self.known.get(self.key(run))
         return None if entry is None else (run, entry["report"], entry["error"])
 
+    def crashes_of(self, runs):
+        """What failed in an earlier call, of these runs."""
+        for run in runs:
+            if entry := self.crashed.get(self.key(run)):
+                yield f"{' '.join(map(str, entry['run']))} crashed in an earlier call: {entry['error']}"
+
     def keep(self, run, report, error):
-        if self.file is not None:
+        if self.file is not None and (report is not None or error == REFUSED or CRASH.match(error)):
             entry = {"circumstances": self.circumstances, "run": self.key(run), "report": report, "error": error}
             self.append(json.dumps(entry) + "\n")
 
@@ -206,6 +212,9 @@ class Totals:
             self.mechanisms.update(report["mechanisms"])
         return True
 
+    def formats(self, found):
+        return {name for models in found.values() for path, names in models if name_of(path) not in self.refused for name in names}
+
     def all_failures(self, found, options):
         yield from self.failures
         if self.left_out:
@@ -215,8 +224,9 @@ class Totals:
                 yield f"{family} had {self.families[family]['schedules']} schedules"
         if len(self.paths) > 1:
             yield "the reports are of several backends or machines"
-        formats = {name for models in found.values() for path, names in models if name_of(path) not in self.refused for name in names}
-        for name in sorted(formats):
+        if any(name.startswith("cuda") for name in self.paths) and self.mechanisms["drawn_by_backend"] == 0:
+            yield "the GPU drew no token"
+        for name in sorted(self.formats(found)):
             if self.by_format[name] < options.least:
                 yield f"{name} came up in {self.by_format[name]} schedules"
 
@@ -230,6 +240,9 @@ class Totals:
         print("mechanisms:", ", ".join(f"{name} {count}" for name, count in sorted(self.mechanisms.items())))
         if self.refused:
             print("refused by name:", ", ".join(sorted(self.refused)))
+            only = {name for models in found.values() for _, names in models for name in names} - self.formats(found)
+            if only:
+                print("formats of refused checkpoints alone:", ", ".join(sorted(only)))
 
 
 def parse_arguments():
@@ -239,10 +252,10 @@ def parse_arguments():
     parser.add_argument("--schedules", type=int, default=300, help="of each family (300)")
     parser.add_argument("--least", type=int, default=20, help="schedules that each format must have come up in (20)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, help="programs at a time (4 on the CPU; 1 on a GPU, where several take turns and lose most of the time)")
+    parser.add_argument("--jobs", type=int, help="programs at a time (4 with --backend cpu, else one a GPU: several take turns there and lose most of the time)")
     parser.add_argument("--gpus", type=int, default=1, help="programs take turns on so many GPUs (1)")
     parser.add_argument("--seconds", type=float, default=0, help="begin no run after this time: what is left out fails")
-    parser.add_argument("--results", type=pathlib.Path, help="keep the runs' reports there, and do not repeat those it holds")
+    parser.add_argument("--results", type=pathlib.Path, help="keep the runs' reports there, and do not repeat those it holds; for machines of one kind")
     options = parser.parse_args()
     options.jobs = options.jobs or (4 if options.backend in ("cpu", "reference") else options.gpus)
     return options
@@ -252,11 +265,11 @@ def main():
     options = parse_arguments()
     started = time.monotonic()
     totals, results = Totals(), Results(options.results, options)
-    totals.failures += results.broken
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         found = checkpoints(options.binary, pathlib.Path(folder), pool)
         runs = list(runs_of(found, options))
         random.Random(0).shuffle(runs)
+        totals.failures += results.crashes_of(runs)
 
         def timed(run, gpu):
             if known := results.find(run):

@@ -96,6 +96,7 @@ struct StreamStatistics {
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_tokens = 0;
   std::int32_t reply_tokens = 0;
+  std::int32_t drawn_by_backend = 0;  // of its tokens, those drawn where the logits lie
   std::int32_t rounds = 0;
   std::int32_t drafted = 0;
   std::int32_t accepted = 0;

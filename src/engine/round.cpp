@@ -219,7 +219,9 @@ std::int32_t EngineLoop::choose_token(Stream& stream, std::int32_t plan_row) {
     if (rule.masks) allowed = rule.allowed.data();
   }
   if (drawn != ops::kDrawOnHost && allowed == nullptr && !stream.logit_adjust().is_active()) {
-    return drawn >= 0 ? drawn : end_without_token(stream, drawn);
+    if (drawn < 0) return end_without_token(stream, drawn);
+    stream.note_backend_draw();
+    return drawn;
   }
   const float* logits = logits_of(plan_row);
   // The row that feeds index i draws the token of index i + 1 and is keyed with it (engine.md, N2).

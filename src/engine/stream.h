@@ -72,6 +72,8 @@ class Stream {
   /// Gives the caches back and starts over when it is admitted again (engine.md 5.6). What it has delivered is owed:
   /// its tokens are computed again, compared, and not said twice.
   void preempt();
+  /// A token of the reply was drawn where the logits lie.
+  void note_backend_draw() { ++statistics_.drawn_by_backend; }
   /// Whether the row of this sequence index is reported for the first time; it counts as reported from then on.
   bool claim_row(std::int32_t sequence_index);
   /// Tokens that it has delivered and has yet to compute again.

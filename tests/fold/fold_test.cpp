@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "../engine/fake_model.h"
 
 namespace tensorfold {
@@ -52,7 +54,7 @@ class NeighbourModel : public testing::FakeModel {
   void forward(const RoundPlan& plan, ForwardResult& result) override {
     FakeModel::forward(plan, result);
     auto* logits = const_cast<float*>(result.logits);
-    if (plan.rows.size() > 7) logits[0] += 1.0f;
+    if (plan.rows.size() > 7 && !result.logits_rows.empty()) logits[0] += 1.0f;
   }
 };
 
@@ -62,6 +64,45 @@ TEST(Fold, SeesARowThatDependsOnItsNeighbours) {
   const fold::Report report = fold::run([](std::int32_t) { return std::make_unique<NeighbourModel>(); }, options);
   EXPECT_FALSE(report.passed());
   EXPECT_NE(report.first_failure.find("differ"), std::string::npos) << report.first_failure;
+}
+
+/// Streams without logits: their tokens tell.
+TEST(Fold, SeesAWrongTokenOfAStreamThatHidesItsLogits) {
+  fold::Options options;
+  options.schedules = 8;
+  options.hidden_schedules = 1.0;
+  const fold::Report right = fold::run(fake, options);
+  EXPECT_TRUE(right.passed()) << right.first_failure;
+  EXPECT_EQ(right.rows_compared, 0u);
+  EXPECT_EQ(right.streams_without_logits, right.streams);
+  EXPECT_GT(right.tokens_compared, 500u);
+  const fold::Report wrong = fold::run([](std::int32_t) { return std::make_unique<NeighbourModel>(); }, options);
+  EXPECT_FALSE(wrong.passed());
+  EXPECT_NE(wrong.first_failure.find("reply token"), std::string::npos) << wrong.first_failure;
+}
+
+/// The last bit of one logit, wrong in wide passes of every fourth schedule alone.
+class LastBitModel : public testing::FakeModel {
+ public:
+  void forward(const RoundPlan& plan, ForwardResult& result) override {
+    FakeModel::forward(plan, result);
+    auto* logits = const_cast<float*>(result.logits);
+    if (plan.rows.size() > 7 && !result.logits_rows.empty()) logits[5] = std::nextafter(logits[5], 1e30f);
+  }
+};
+
+TEST(Fold, SeesTheLastBitInAnyScheduleWhereNothingIsHidden) {
+  for (std::int32_t wrong = 0; wrong < 4; ++wrong) {
+    fold::Options options;
+    options.schedules = 12;
+    const auto make = [wrong](std::int32_t schedule) -> std::unique_ptr<LanguageModel> {
+      if (schedule % 4 == wrong) return std::make_unique<LastBitModel>();
+      return std::make_unique<testing::FakeModel>();
+    };
+    EXPECT_FALSE(fold::run(make, options).passed()) << wrong;
+    options.hidden_streams = 0.4;
+    EXPECT_FALSE(fold::run(make, options).passed()) << wrong;
+  }
 }
 
 TEST(Fold, SchedulesMayShareAPlainRun) {

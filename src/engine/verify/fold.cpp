@@ -375,12 +375,14 @@ void Schedules::open(Engine& engine, Record& record, double background_share) {
   if (record.cancel_wanted) record.handle->cancel();
 }
 
-/// Whose logits nobody asks for, their tokens are drawn where the logits lie, and a pass that has no others ends with its draws. All of
-/// every fourth schedule, half of those of another; there tokens alone can tell.
+/// By draws of its own, so that what else is drawn doesn't depend on it.
 void Schedules::hide_logits() {
-  for (std::size_t i = 0; i < records_.size(); ++i) {
-    records_[i]->shows_logits = number_ % 4 != 3 && (number_ % 4 != 1 || i % 2 == 0);
-  }
+  std::seed_seq seeds{static_cast<std::uint32_t>(options_.seed), static_cast<std::uint32_t>(options_.seed >> 32),
+                      static_cast<std::uint32_t>(number_), 1u};
+  std::mt19937_64 random(seeds);
+  const auto happens = [&random](double share) { return static_cast<double>(random() % 1000) < share * 1000; };
+  const bool all = happens(options_.hidden_schedules);
+  for (const auto& record : records_) record->shows_logits = !happens(options_.hidden_streams) && !all;
 }
 
 void Schedules::run_engine() {
@@ -487,6 +489,7 @@ void Schedules::count_mechanisms(const Record& record) {
   report_.streams_with_rules += record.rule_seed ? 1 : 0;
   report_.streams_ended_by_rules += record.reason == FinishReason::kStopRule ? 1 : 0;
   report_.streams_without_logits += record.shows_logits ? 0 : 1;
+  report_.drawn_by_backend += static_cast<std::uint64_t>(statistics.drawn_by_backend);
   report_.preemptions += static_cast<std::uint64_t>(statistics.preemptions);
   report_.drafted += static_cast<std::uint64_t>(statistics.drafted);
   report_.accepted += static_cast<std::uint64_t>(statistics.accepted);

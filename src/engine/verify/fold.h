@@ -1,7 +1,7 @@
 // The fold test (one-arithmetic.md, "How it is tested"): runs streams through the engine under schedules drawn at
 // random (prompt cuts, 1 to 17 lanes, neighbours that come, go and are cancelled, drafts right and wrong at every depth
-// as chains and trees, copies, penalties, preemption) and compares every token and the logits of every committed row,
-// bit for bit, with a plain run that draws the same replies one row per pass, without an engine. It knows models
+// as chains and trees, copies, penalties, preemption) and compares every token and the logits of every committed row
+// (but of streams whose logits are hidden, Options), bit for bit, with a plain run that draws the same replies one row per pass, without an engine. It knows models
 // through LanguageModel only, so every family, format and backend is held to it, and `tensorfold verify` can run it
 // too.
 #pragma once
@@ -44,6 +44,9 @@ struct Options {
   /// instead of the oracle, which knows the reply and errs on purpose.
   bool own_sources = true;
   std::string recall_folder;  // where those schedules' recall store lies; "": they have none
+  /// Streams whose logits nobody asks for, as in serving: all of so many schedules, and so many of the others'. Only their tokens are
+  /// compared. Their tokens are drawn where the logits lie if the backend can, and a pass of theirs alone ends with its draws.
+  double hidden_schedules = 0.0, hidden_streams = 0.0;
   bool rules = true;             // masks, forced tokens, stops and cuts, for a third of the streams
   /// Prefix reuse: streams come in waves, later ones continue, repeat or leave the prompts and replies of earlier ones.
   std::int32_t waves = 1;
@@ -67,7 +70,8 @@ struct Report {
   std::int32_t schedules_with_own_sources = 0;
   std::uint64_t preemptions = 0;
   std::int32_t streams_with_penalties = 0;
-  std::int32_t streams_without_logits = 0;  // their tokens alone were compared, drawn where the backend draws
+  std::int32_t streams_without_logits = 0;  // their tokens alone were compared
+  std::uint64_t drawn_by_backend = 0;       // tokens
   std::int32_t streams_with_rules = 0;
   std::int32_t streams_ended_by_rules = 0;
   std::int32_t streams_resumed = 0;

@@ -29,6 +29,7 @@ void add(Report& report, const Report& part) {
   report.preemptions += part.preemptions;
   report.streams_with_penalties += part.streams_with_penalties;
   report.streams_without_logits += part.streams_without_logits;
+  report.drawn_by_backend += part.drawn_by_backend;
   report.streams_with_rules += part.streams_with_rules;
   report.streams_ended_by_rules += part.streams_ended_by_rules;
   report.streams_resumed += part.streams_resumed;
@@ -57,6 +58,7 @@ std::map<std::string, std::uint64_t> mechanisms(const Report& report) {
       {"preempted", report.preemptions},
       {"penalties", static_cast<std::uint64_t>(report.streams_with_penalties)},
       {"streams_without_logits", static_cast<std::uint64_t>(report.streams_without_logits)},
+      {"drawn_by_backend", report.drawn_by_backend},
       {"rules", static_cast<std::uint64_t>(report.streams_with_rules)},
       {"ended_by_rule", static_cast<std::uint64_t>(report.streams_ended_by_rules)},
       {"resumed", static_cast<std::uint64_t>(report.streams_resumed)},

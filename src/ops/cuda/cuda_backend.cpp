@@ -291,7 +291,7 @@ class CudaBackend final : public Backend {
   void await_draws(const std::int32_t* draws, std::int64_t count) override {
     using Clock = std::chrono::steady_clock;
     auto query_time = Clock::now() + kDrawQueryTime;
-    int looks = 0;
+    unsigned looks = 0;
     for (std::int64_t row = 0; row < count; ++row) {
       while (std::atomic_ref(const_cast<std::int32_t&>(draws[row])).load(std::memory_order_acquire) == kDrawPending) {
         cpu_relax();
