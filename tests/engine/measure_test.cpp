@@ -14,6 +14,7 @@
 #include "fake_model.h"
 #include "model/load.h"
 #include "ops/cpu/cpu_backend.h"
+#include "../support/synced_backend.h"
 
 namespace tensorfold::measure {
 namespace {
@@ -222,6 +223,35 @@ TEST(MeasureOperations, CountsEveryCallAndLeavesTheModelAsItWas) {
       EXPECT_GT(find(times, "gated delta").bytes, 0.0);
     }
   }
+}
+
+/// A backend that counts what is waited for.
+class AwaitedBackend : public test::SyncedBackend {
+ public:
+  using SyncedBackend::SyncedBackend;
+  void await_draws(const std::int32_t* /*draws*/, std::int64_t /*count*/) override { ++draws; }
+  void synchronise() override { ++ends; }
+  int draws = 0, ends = 0;
+};
+
+TEST(MeasureOperations, APassWithoutDrawsIsntAwaitedByThem) {
+  auto inner = std::make_unique<AwaitedBackend>(ops::make_cpu_backend({.threads = 1, .path = ""}));
+  AwaitedBackend& awaited = *inner;
+  SelectiveBackend backend(std::move(inner));
+  const std::int32_t pending = ops::kDrawPending;
+  backend.await_draws(&pending, 1);
+  backend.select("draw");
+  backend.await_draws(&pending, 1);
+  EXPECT_EQ(awaited.draws, 2);
+  EXPECT_EQ(awaited.ends, 0);
+  backend.leave_out("draw");
+  backend.await_draws(&pending, 1);
+  backend.select("attention");
+  backend.await_draws(&pending, 1);
+  backend.set_mode(SelectiveBackend::Mode::kNone);
+  backend.await_draws(&pending, 1);
+  EXPECT_EQ(awaited.draws, 2);
+  EXPECT_EQ(awaited.ends, 3);
 }
 
 TEST(MeasureOperations, OnePassHoldsOneKindOfOperation) {

@@ -10,7 +10,7 @@
 
 namespace tensorfold::test {
 
-class SyncedBackend final : public ops::Backend {
+class SyncedBackend : public ops::Backend {
  public:
   explicit SyncedBackend(std::unique_ptr<ops::Backend> backend) : backend_(std::move(backend)) {}
 

@@ -86,10 +86,9 @@ void SelectiveBackend::copy_to_host(void* destination, const void* source, std::
 bool SelectiveBackend::begin_pass(const ops::PassInputs& inputs) {
   if (mode_ == Mode::kAll) return inner_->begin_pass(inputs);
   inputs_ = std::make_unique<ops::PassInputs>(inputs);
-  inputs_->name.clear();
-  if (mode_ == Mode::kOne && !inputs.name.empty()) inputs_->name = inputs.name + ", only " + selected_;
-  if (mode_ == Mode::kAllBut && !inputs.name.empty()) inputs_->name = inputs.name + ", without " + selected_;
-  if (mode_ == Mode::kNone && !inputs.name.empty()) inputs_->name = inputs.name + ", nothing";
+  const bool is_named = mode_ != Mode::kRecord && !inputs.name.empty();
+  const std::string what = mode_ == Mode::kNone ? "nothing" : (mode_ == Mode::kOne ? "only " : "without ") + selected_;
+  inputs_->name = is_named ? inputs.name + ", " + what : "";
   return inner_->begin_pass(*inputs_);
 }
 
