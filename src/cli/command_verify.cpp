@@ -1,6 +1,6 @@
 // `tensorfold verify MODEL`: the fold test as a user's command. Draws random schedules over the served engine and
-// compares tokens and committed rows' logits, bit for bit, with a plain one-row-at-a-time run of the same model. What is
-// compared and how is engine/verify's; here are the flags, the progress and the two ways of printing a report.
+// compares tokens and committed rows' logits, bit for bit, with a plain one-row-at-a-time run of the same model. What
+// is compared and how is engine/verify's; here are the flags, the progress and the two ways of printing a report.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,10 +39,14 @@ std::shared_ptr<LanguageModel> load(const ServedModelOptions& options, ProgressL
   return load_language_model(checkpoint, make_backend(options), load_options);
 }
 
+std::int32_t schedules_from(const Arguments& arguments) {
+  return static_cast<std::int32_t>(arguments.integer("--schedules").value_or(kSchedulesDefault));
+}
+
 /// Schedules as wide as the model is small: a plain run feeds one row a pass.
 fold::Options fold_options(const Arguments& arguments, const ModelFacts& facts, const std::filesystem::path& folder) {
   fold::Options options;
-  options.schedules = static_cast<std::int32_t>(arguments.integer("--schedules").value_or(kSchedulesDefault));
+  options.schedules = schedules_from(arguments);
   options.seed = seed_from(arguments.text("--seed").value_or("1"));
   options.schedules_per_plain_run = kSchedulesPerPlainRun;
   // A GPU draws tokens itself where nobody asks for the logits.
@@ -77,13 +81,12 @@ std::int32_t jobs_from(const Arguments& arguments) {
     throw UsageError(
         "argument --jobs: only on the CPU. Passes that one program captures side by side on a GPU disturb each other");
   }
-  const auto schedules = static_cast<std::int32_t>(arguments.integer("--schedules").value_or(kSchedulesDefault));
-  return std::min(jobs, (schedules + kSchedulesPerPlainRun - 1) / kSchedulesPerPlainRun);
+  return std::min(jobs, (schedules_from(arguments) + kSchedulesPerPlainRun - 1) / kSchedulesPerPlainRun);
 }
 
 /// All schedules, shared out among the jobs; the first job has `model`. Rethrows what a job threw.
-fold::Report run_jobs(const Arguments& arguments, std::shared_ptr<LanguageModel> model, const std::filesystem::path& folder,
-                      ProgressLine& progress) {
+fold::Report run_jobs(const Arguments& arguments, std::shared_ptr<LanguageModel> model,
+                      const std::filesystem::path& folder, ProgressLine& progress) {
   const std::int32_t jobs = jobs_from(arguments);
   std::vector<std::shared_ptr<LanguageModel>> models{std::move(model)};
   while (models.size() < static_cast<std::size_t>(jobs)) models.push_back(load(model_options(arguments), progress));
@@ -147,7 +150,8 @@ std::string report_text(const ModelFacts& facts, const fold::Report& report) {
   }
   if (report.failures > 0) {
     text += fmt::format("failures: {}\nfirst failure: {}\n", report.failures, report.first_failure);
-    text += "Please report this with the model and the line above: the same seed, --schedules and --jobs show it again.\n";
+    text +=
+        "Please report this with the model and the line above: the same seed, --schedules and --jobs show it again.\n";
   } else if (report.passed()) {
     text += "Every row and token that was compared equals the one-row-at-a-time run's.\n";
   } else {

@@ -105,8 +105,9 @@ class LanguageModel {
   /// at most the window rows of allocate_caches, page tables cover every position, ids are inside the vocabulary. Rows of
   /// a window form a chain or a tree (PlanRow::parent_row); a tree has at most kTreeRowsMax rows, parents before children.
   virtual void forward(const RoundPlan& plan, ForwardResult& result) = 0;
-  /// The same, with something for the host to do: `host_work` is called once, where passes are queued between queueing and waiting, so that
-  /// both take their time together. It must not throw or touch the model; without it having been called, forward_beside() has thrown.
+  /// The same with something for the host to do: calls `host_work` once, between queueing the pass and waiting for it
+  /// where passes are queued, so that both take their time together. It must not throw or touch the model. When
+  /// forward_beside() throws, it may not have been called.
   virtual void forward_beside(const RoundPlan& plan, ForwardResult& result, const std::function<void()>& host_work) {
     host_work();
     forward(plan, result);

@@ -54,58 +54,51 @@ struct DifferingRow {
 };
 constexpr std::size_t kDifferingRowsKept = 4;  // of a stream
 
-/// One stream of a schedule: what was asked, what the plain run says and what came. The last is filled on the engine
-/// thread and read after it finished.
-struct Record {
-  std::vector<std::int32_t> prompt;
-  std::int32_t reply_tokens_max = 0;
-  SamplingRule sampling;
-  LogitRule logit_rule;
-  bool drafts = true;
-  std::optional<std::uint64_t> rule_seed;
-  std::int32_t cancel_after_events = -1;
-
-  std::vector<std::int32_t> expected_reply;
-  std::vector<RowBits> expected_rows;  // by sequence index
-  FinishReason expected_reason = FinishReason::kLength;
-
+/// What a schedule brought of a stream. Filled on the engine thread and read after the stream finished.
+struct Outcome {
   std::vector<std::int32_t> reply;
   std::vector<RecordedRow> rows;
   std::vector<DifferingRow> differing;
   std::int32_t events = 0;
   bool is_after_restart = false;  // opened before anything else was on its engine
-  bool shows_logits = true;       // else its tokens alone are compared
   FinishReason reason = FinishReason::kError;
   std::string message;
   StreamStatistics statistics;
-
-  /// Everything that a schedule brought.
-  void forget() {
-    reply.clear();
-    rows.clear();
-    differing.clear();
-    events = 0;
-    is_after_restart = false;
-    shows_logits = true;
-    reason = FinishReason::kError;
-    message.clear();
-    statistics = {};
-    handle.reset();
-    cancel_wanted = false;
-  }
-
-  std::mutex mutex;  // guards the handle: it exists only once open() has returned
-  std::unique_ptr<StreamHandle> handle;
+  std::unique_ptr<StreamHandle>
+      handle;  // exists only once open() has returned; with cancel_wanted under the record's mutex
   bool cancel_wanted = false;
+};
+
+/// One stream: what is asked, what the plain run says, how the running schedule asks, and what comes of it.
+struct Record {
+  std::vector<std::int32_t> prompt;
+  std::int32_t reply_tokens_max = 0;
+  SamplingRule sampling;
+  LogitRule logit_rule;
+  std::optional<std::uint64_t> rule_seed;
+
+  std::vector<std::int32_t> expected_reply;
+  std::vector<RowBits> expected_rows;  // by sequence index
+  FinishReason expected_reason = FinishReason::kLength;
+
+  bool drafts = true;
+  std::int32_t cancel_after_events = -1;
+  bool shows_logits = true;  // else its tokens alone are compared
+
+  Outcome outcome;
+  std::mutex mutex;
 };
 
 /// Schedules of the same streams, one after another.
 class Schedules {
  public:
   Schedules(const MakeModel& make_model, const Options& options, std::int32_t first, Report& report)
-      : make_model_(make_model), options_(options), first_(first), number_(first), report_(report) {
-    seed();
-  }
+      : make_model_(make_model),
+        options_(options),
+        first_(first),
+        number_(first),
+        report_(report),
+        random_(generator()) {}
 
   void run(std::int32_t count) {
     model_ = make_model_(first_);
@@ -129,10 +122,14 @@ class Schedules {
   static double seconds_since(std::chrono::steady_clock::time_point begin) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
-  void seed() {
-    std::seed_seq seeds{static_cast<std::uint32_t>(options_.seed), static_cast<std::uint32_t>(options_.seed >> 32),
-                        static_cast<std::uint32_t>(number_)};
-    random_.seed(seeds);
+  /// Random numbers of the running schedule; `use` tells apart what shall not depend on one another.
+  std::mt19937_64 generator(std::initializer_list<std::uint32_t> use = {}) const {
+    std::vector<std::uint32_t> seeds = {static_cast<std::uint32_t>(options_.seed),
+                                        static_cast<std::uint32_t>(options_.seed >> 32),
+                                        static_cast<std::uint32_t>(number_)};
+    seeds.insert(seeds.end(), use);
+    std::seed_seq sequence(seeds.begin(), seeds.end());
+    return std::mt19937_64(sequence);
   }
   std::int32_t draw(std::int32_t low, std::int32_t high) {
     return low + static_cast<std::int32_t>(random_() % static_cast<std::uint64_t>(high - low + 1));
@@ -263,13 +260,13 @@ void Schedules::run_plain() {
 
 /// The same streams once more: what came of them is forgotten, and what isn't theirs is drawn anew.
 void Schedules::begin_another() {
-  seed();
+  random_ = generator();
   model_ = make_model_(first_);
   finished_count_ = 0;
   event_count_ = 0;
   recall_.reset();
   for (const auto& record : records_) {
-    record->forget();
+    record->outcome = {};
     record->drafts = draw(0, 4) != 0;
     draw_cancel(*record);
   }
@@ -281,7 +278,7 @@ std::unique_ptr<PathRule> Schedules::make_rule(const Record& record) const {
 }
 
 std::int32_t Schedules::draw_serially(HostSampler& sampler, const Record& record, const float* logits,
-                                     std::size_t position, const LogitAdjust& adjust, PathRule* rule) {
+                                      std::size_t position, const LogitAdjust& adjust, PathRule* rule) {
   std::vector<std::uint32_t> allowed((static_cast<std::size_t>(facts_.vocabulary_size) + 31) / 32, 0);
   bool masked = false;
   if (rule != nullptr) {
@@ -322,11 +319,12 @@ void Schedules::run_serially(SerialRun& serial, HostSampler& sampler, Record& re
 
 decltype(StreamRequest::on_logits) Schedules::recorder(Record& record) {
   return [&record](std::int32_t sequence_index, const float* logits, std::int32_t count) {
-    record.rows.push_back({sequence_index, row_bits(logits, count)});
+    record.outcome.rows.push_back({sequence_index, row_bits(logits, count)});
     const auto at = static_cast<std::size_t>(sequence_index);
-    const bool differs = at < record.expected_rows.size() && record.rows.back().bits != record.expected_rows[at];
-    if (differs && record.differing.size() < kDifferingRowsKept) {
-      record.differing.push_back({at, std::vector<float>(logits, logits + count)});
+    const bool differs =
+        at < record.expected_rows.size() && record.outcome.rows.back().bits != record.expected_rows[at];
+    if (differs && record.outcome.differing.size() < kDifferingRowsKept) {
+      record.outcome.differing.push_back({at, std::vector<float>(logits, logits + count)});
     }
   };
 }
@@ -347,11 +345,11 @@ void Schedules::open(Engine& engine, Record& record, double background_share) {
   request.background = draw(0, 999) < static_cast<std::int32_t>(background_share * 1000);
   if (record.shows_logits) request.on_logits = recorder(record);
   auto sink = [this, &record](StreamEvent&& event) {
-    if (const auto* token = std::get_if<TokenEvent>(&event)) record.reply.push_back(token->token);
+    if (const auto* token = std::get_if<TokenEvent>(&event)) record.outcome.reply.push_back(token->token);
     if (const auto* finish = std::get_if<FinishEvent>(&event)) {
-      record.reason = finish->reason;
-      record.message = finish->message;
-      record.statistics = finish->statistics;
+      record.outcome.reason = finish->reason;
+      record.outcome.message = finish->message;
+      record.outcome.statistics = finish->statistics;
       const std::lock_guard lock(mutex_);
       ++finished_count_;
       finished_.notify_all();
@@ -364,22 +362,20 @@ void Schedules::open(Engine& engine, Record& record, double background_share) {
       finished_.notify_all();
       if (is_time) finished_.wait(lock, [this] { return rest_is_open_; });
     }
-    if (record.events++ != record.cancel_after_events) return;
+    if (record.outcome.events++ != record.cancel_after_events) return;
     const std::lock_guard lock(record.mutex);
-    record.cancel_wanted = true;
-    if (record.handle) record.handle->cancel();
+    record.outcome.cancel_wanted = true;
+    if (record.outcome.handle) record.outcome.handle->cancel();
   };
   auto handle = engine.open(std::move(request), std::move(sink));
   const std::lock_guard lock(record.mutex);
-  record.handle = std::move(handle);
-  if (record.cancel_wanted) record.handle->cancel();
+  record.outcome.handle = std::move(handle);
+  if (record.outcome.cancel_wanted) record.outcome.handle->cancel();
 }
 
 /// By draws of its own, so that what else is drawn doesn't depend on it.
 void Schedules::hide_logits() {
-  std::seed_seq seeds{static_cast<std::uint32_t>(options_.seed), static_cast<std::uint32_t>(options_.seed >> 32),
-                      static_cast<std::uint32_t>(number_), 1u};
-  std::mt19937_64 random(seeds);
+  std::mt19937_64 random = generator({1});
   const auto happens = [&random](double share) { return static_cast<double>(random() % 1000) < share * 1000; };
   const bool all = happens(options_.hidden_schedules);
   for (const auto& record : records_) record->shows_logits = !happens(options_.hidden_streams) && !all;
@@ -431,7 +427,7 @@ void Schedules::run_engine() {
       engine.reset();
       engine = Engine::start(make_model_(first_), options);
       ++report_.restarts;
-      for (std::size_t i = first; i < end; ++i) records_[i]->is_after_restart = true;
+      for (std::size_t i = first; i < end; ++i) records_[i]->outcome.is_after_restart = true;
     }
     run_wave(*engine, first, end);
     if (recall_ != nullptr) recall_->flush();  // what this wave wrote drafts for the next
@@ -483,11 +479,11 @@ void Schedules::run_wave(Engine& engine, std::size_t first, std::size_t end) {
 
 void Schedules::count_mechanisms(const Record& record) {
   ++report_.streams;
-  const StreamStatistics& statistics = record.statistics;
-  report_.streams_cancelled += record.reason == FinishReason::kCancelled ? 1 : 0;
+  const StreamStatistics& statistics = record.outcome.statistics;
+  report_.streams_cancelled += record.outcome.reason == FinishReason::kCancelled ? 1 : 0;
   report_.streams_with_penalties += record.logit_rule.bias.empty() ? 0 : 1;
   report_.streams_with_rules += record.rule_seed ? 1 : 0;
-  report_.streams_ended_by_rules += record.reason == FinishReason::kStopRule ? 1 : 0;
+  report_.streams_ended_by_rules += record.outcome.reason == FinishReason::kStopRule ? 1 : 0;
   report_.streams_without_logits += record.shows_logits ? 0 : 1;
   report_.drawn_by_backend += static_cast<std::uint64_t>(statistics.drawn_by_backend);
   report_.preemptions += static_cast<std::uint64_t>(statistics.preemptions);
@@ -506,13 +502,13 @@ void Schedules::count_mechanisms(const Record& record) {
   if (statistics.cached_tokens == 0) return;
   ++report_.streams_resumed;
   report_.rows_resumed += static_cast<std::uint64_t>(statistics.cached_tokens);
-  report_.streams_resumed_after_restart += record.is_after_restart ? 1 : 0;
+  report_.streams_resumed_after_restart += record.outcome.is_after_restart ? 1 : 0;
 }
 
 /// Runs the stream's tokens once more, one row a pass, to see how far the kept rows are off.
 std::uint64_t Schedules::differing_bits(const Record& record) {
   std::uint64_t bits = 0, rows = 0;
-  for (const RecordedRow& row : record.rows) {
+  for (const RecordedRow& row : record.outcome.rows) {
     const auto at = static_cast<std::size_t>(row.sequence_index);
     rows += at < record.expected_rows.size() && row.bits != record.expected_rows[at] ? 1 : 0;
   }
@@ -523,7 +519,7 @@ std::uint64_t Schedules::differing_bits(const Record& record) {
   serial.begin();
   for (std::size_t i = 0; i < record.expected_rows.size(); ++i) {
     const float* logits = serial.feed(tokens[i]);
-    for (const DifferingRow& row : record.differing) {
+    for (const DifferingRow& row : record.outcome.differing) {
       if (row.index != i) continue;
       for (std::size_t id = 0; id < row.logits.size(); ++id) {
         bits += static_cast<std::uint64_t>(
@@ -531,27 +527,27 @@ std::uint64_t Schedules::differing_bits(const Record& record) {
       }
     }
   }
-  return bits + rows - std::min<std::uint64_t>(rows, record.differing.size());
+  return bits + rows - std::min<std::uint64_t>(rows, record.outcome.differing.size());
 }
 
 void Schedules::compare(std::size_t index) {
   const Record& record = *records_[index];
   count_mechanisms(record);
   report_.differing_bits += differing_bits(record);
-  const bool cancelled = record.reason == FinishReason::kCancelled;
-  if (record.reason != record.expected_reason && !(cancelled && record.cancel_after_events >= 0)) {
-    return failure(index, "ended with reason {} instead of {} ({})", static_cast<int>(record.reason),
-                   static_cast<int>(record.expected_reason), record.message);
+  const bool cancelled = record.outcome.reason == FinishReason::kCancelled;
+  if (record.outcome.reason != record.expected_reason && !(cancelled && record.cancel_after_events >= 0)) {
+    return failure(index, "ended with reason {} instead of {} ({})", static_cast<int>(record.outcome.reason),
+                   static_cast<int>(record.expected_reason), record.outcome.message);
   }
-  if (!record.drafts && record.statistics.drafted > 0) return failure(index, "drafted although it must not");
-  if (!cancelled && record.reply.size() != record.expected_reply.size()) {
-    return failure(index, "gave {} of {} reply tokens", record.reply.size(), record.expected_reply.size());
+  if (!record.drafts && record.outcome.statistics.drafted > 0) return failure(index, "drafted although it must not");
+  if (!cancelled && record.outcome.reply.size() != record.expected_reply.size()) {
+    return failure(index, "gave {} of {} reply tokens", record.outcome.reply.size(), record.expected_reply.size());
   }
   if (record.shows_logits) compare_rows(index);
-  for (std::size_t i = 0; i < record.reply.size(); ++i) {
+  for (std::size_t i = 0; i < record.outcome.reply.size(); ++i) {
     ++report_.tokens_compared;
-    if (i >= record.expected_reply.size() || record.reply[i] != record.expected_reply[i]) {
-      return failure(index, "reply token {} is {}, not the plain run's", i, record.reply[i]);
+    if (i >= record.expected_reply.size() || record.outcome.reply[i] != record.expected_reply[i]) {
+      return failure(index, "reply token {} is {}, not the plain run's", i, record.outcome.reply[i]);
     }
   }
 }
@@ -560,16 +556,16 @@ void Schedules::compare(std::size_t index) {
 /// its prompt kept when it comes again.
 void Schedules::compare_rows(std::size_t index) {
   const Record& record = *records_[index];
-  const bool cancelled = record.reason == FinishReason::kCancelled;
+  const bool cancelled = record.outcome.reason == FinishReason::kCancelled;
   const std::size_t prompt = record.prompt.size();
-  const auto cached = static_cast<std::size_t>(record.statistics.cached_tokens);
-  const bool may_skip = options_.prompt_cache_bytes_max > 0 && record.statistics.preemptions > 0;
-  if (!cancelled && !may_skip && record.rows.size() + cached != record.expected_rows.size()) {
-    return failure(index, "reported {} rows after {}, expected {} in all", record.rows.size(), cached,
+  const auto cached = static_cast<std::size_t>(record.outcome.statistics.cached_tokens);
+  const bool may_skip = options_.prompt_cache_bytes_max > 0 && record.outcome.statistics.preemptions > 0;
+  if (!cancelled && !may_skip && record.outcome.rows.size() + cached != record.expected_rows.size()) {
+    return failure(index, "reported {} rows after {}, expected {} in all", record.outcome.rows.size(), cached,
                    record.expected_rows.size());
   }
   std::size_t next = cached;
-  for (const RecordedRow& row : record.rows) {
+  for (const RecordedRow& row : record.outcome.rows) {
     const auto at = static_cast<std::size_t>(row.sequence_index);
     const bool skips = may_skip && at > next && at < prompt;
     if ((at != next && !skips) || at >= record.expected_rows.size()) {

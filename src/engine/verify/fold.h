@@ -1,9 +1,9 @@
 // The fold test (one-arithmetic.md, "How it is tested"): runs streams through the engine under schedules drawn at
 // random (prompt cuts, 1 to 17 lanes, neighbours that come, go and are cancelled, drafts right and wrong at every depth
 // as chains and trees, copies, penalties, preemption) and compares every token and the logits of every committed row
-// (but of streams whose logits are hidden, Options), bit for bit, with a plain run that draws the same replies one row per pass, without an engine. It knows models
-// through LanguageModel only, so every family, format and backend is held to it, and `tensorfold verify` can run it
-// too.
+// (but of streams whose logits are hidden, Options), bit for bit, with a plain run that draws the same replies one row
+// per pass, without an engine. It knows models through LanguageModel only, so every family, format and backend is held
+// to it, and `tensorfold verify` can run it too.
 #pragma once
 
 #include <array>
@@ -19,8 +19,8 @@
 
 namespace tensorfold::fold {
 
-/// Makes the models of a schedule and of those that share its plain run (that run's and every engine's), with the number of the
-/// first of them, so that what is drawn per schedule (a weight format, a thread count) can depend on it.
+/// Makes the models of a schedule and of those that share its plain run (that run's and every engine's), with the
+/// number of the first of them, so that what is drawn per schedule (a weight format, a thread count) can depend on it.
 using MakeModel = std::function<std::unique_ptr<LanguageModel>(std::int32_t schedule)>;
 
 struct Options {
@@ -28,8 +28,8 @@ struct Options {
   /// Of the schedules 0 .. schedules - 1 those that are run: first, first + step, ... Several calls share them out.
   /// Those that share a plain run count as one there.
   std::int32_t first = 0, step = 1;
-  /// So many schedules in a row run the same streams, each with an engine of its own, other lanes, cuts, drafts and cancels: where a
-  /// pass is mostly waiting (a small model on a GPU), the plain run is most of the time.
+  /// So many schedules in a row run the same streams, each with an engine of its own, other lanes, cuts, drafts and
+  /// cancels: where a pass is mostly waiting (a small model on a GPU), the plain run is most of the time.
   std::int32_t schedules_per_plain_run = 1;
   std::uint64_t seed = 1;
   std::int32_t lanes_max = 17;
@@ -44,10 +44,11 @@ struct Options {
   /// instead of the oracle, which knows the reply and errs on purpose.
   bool own_sources = true;
   std::string recall_folder;  // where those schedules' recall store lies; "": they have none
-  /// Streams whose logits nobody asks for, as in serving: all of so many schedules, and so many of the others'. Only their tokens are
-  /// compared. Their tokens are drawn where the logits lie if the backend can, and a pass of theirs alone ends with its draws.
+  /// Streams whose logits nobody asks for, as in serving: all of so many schedules, and so many of the others'. Only
+  /// their tokens are compared. Their tokens are drawn where the logits lie if the backend can, and a pass of theirs
+  /// alone ends with its draws.
   double hidden_schedules = 0.0, hidden_streams = 0.0;
-  bool rules = true;             // masks, forced tokens, stops and cuts, for a third of the streams
+  bool rules = true;  // masks, forced tokens, stops and cuts, for a third of the streams
   /// Prefix reuse: streams come in waves, later ones continue, repeat or leave the prompts and replies of earlier ones.
   std::int32_t waves = 1;
   std::int64_t prompt_cache_bytes_max = 0;  // the budget of a schedule is drawn up to it

@@ -1,5 +1,5 @@
-// Reports of the fold test (see fold.h): their sum over the parts of a run, and their mechanisms by name. Apart from the test, which only
-// counts.
+// Reports of the fold test (see fold.h): their sum over the parts of a run, and their mechanisms by name. Apart from
+// the test, which only counts.
 #include <fmt/format.h>
 
 #include "engine/verify/fold.h"
