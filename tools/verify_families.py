@@ -32,7 +32,7 @@ BITS = (2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
 SOURCES = (SOURCE / "tests/golden/models", SOURCE / "models/demo")
 REFUSED = "refused by name"
-CRASH = re.compile(r"exit status -(?!2:|9:|15:)")  # by a signal that nobody sends to stop a program
+CRASH = re.compile(r"exit status -(?!2:|9:|15:)|.*CUDA: .* failed", re.S)  # a signal that nobody sends to stop a program; a GPU's fault
 SCHEDULES_A_RUN_MAX = 25  # of one process: the longest one should not be what everybody waits for
 
 
