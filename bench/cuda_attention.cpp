@@ -14,25 +14,31 @@
 
 #include "cuda_attention_world.h"
 #include "ops/cuda/attention/page_layout.h"
-#include "ops/cuda/cuda_error.h"
 
-namespace tensorfold::ops::cuda {
+namespace tensorfold::ops::cuda::bench {
 namespace {
 
 constexpr std::size_t kPoolBytes = 10ull << 30;
 constexpr std::size_t kRowsMax = 8192;
 
 struct TimedPool {
-  std::byte* pages = nullptr;
-  void* q = nullptr;
-  void* out = nullptr;
+  DeviceArray<std::byte> pages{kPoolBytes};
+  DeviceArray<std::uint16_t> q{kRowsMax * 8192}, out{kRowsMax * 8192};
 };
+
+/// `bytes` of `values` over and over.
+void fill_repeating(void* memory, std::size_t bytes, const std::vector<std::uint16_t>& values) {
+  const std::size_t once = values.size() * 2;
+  check(cudaMemcpy(memory, values.data(), once, cudaMemcpyHostToDevice), "filling");
+  auto* to = static_cast<std::byte*>(memory);
+  for (std::size_t at = once; at < bytes; at += once) {
+    check(cudaMemcpy(to + at, memory, std::min(once, bytes - at), cudaMemcpyDeviceToDevice), "filling");
+  }
+  check(cudaStreamSynchronize(nullptr), "filling");
+}
 
 TimedPool make_pool() {
   TimedPool pool;
-  check(cudaMalloc(reinterpret_cast<void**>(&pool.pages), kPoolBytes), "allocating pages");
-  check(cudaMalloc(&pool.q, kRowsMax * 8192 * 2), "allocating queries");
-  check(cudaMalloc(&pool.out, kRowsMax * 8192 * 2), "allocating outputs");
   std::vector<std::uint16_t> values(32u << 20);
   std::uint32_t state = 1;
   for (auto& value : values) {
@@ -42,21 +48,14 @@ TimedPool make_pool() {
     std::memcpy(&bits, &x, 4);
     value = static_cast<std::uint16_t>(bits >> 16);
   }
-  const std::size_t bytes = values.size() * 2;
-  check(cudaMemcpy(pool.pages, values.data(), bytes, cudaMemcpyHostToDevice), "filling pages");
-  for (std::size_t at = bytes; at < kPoolBytes; at += bytes) {
-    check(cudaMemcpy(pool.pages + at, pool.pages, std::min(bytes, kPoolBytes - at), cudaMemcpyDeviceToDevice), "filling pages");
-  }
-  check(cudaMemcpy(pool.q, values.data(), bytes, cudaMemcpyHostToDevice), "filling queries");
-  check(cudaMemcpy(static_cast<std::byte*>(pool.q) + bytes, values.data(), kRowsMax * 8192 * 2 - bytes > bytes ? bytes : kRowsMax * 8192 * 2 - bytes,
-                   cudaMemcpyHostToDevice),
-        "filling queries");
+  fill_repeating(pool.pages.data(), pool.pages.bytes(), values);
+  fill_repeating(pool.q.data(), pool.q.bytes(), values);
   return pool;
 }
 
 class Timing {
  public:
-  Timing(DirectContext& context, const TimedPool& pool, const AttentionShape& shape)
+  Timing(BenchContext& context, const TimedPool& pool, const AttentionShape& shape)
       : context_(context), pool_(pool), shape_(shape), page_bytes_(kv_page_bytes({shape.kv_heads, shape.head_dim})) {
     page_count_ = static_cast<int>(kPoolBytes / page_bytes_);
     order_.resize(static_cast<std::size_t>(page_count_));
@@ -94,49 +93,29 @@ class Timing {
       AttentionParams p;
       p.geometry = {shape_.kv_heads, shape_.head_dim};
       p.heads = shape_.heads;
-      p.q = static_cast<const Activation*>(pool_.q);
-      p.pool = {pool_.pages, page_bytes_, nullptr, 0};
+      p.q = reinterpret_cast<const Activation*>(pool_.q.data());
+      p.pool = {pool_.pages.data(), page_bytes_, nullptr, 0};
       p.lanes = mine.data();
       p.lane_count = lanes;
       p.scale = 0.0625f;
       p.window = shape_.window;
-      p.out = static_cast<Activation*>(pool_.out);
+      p.out = reinterpret_cast<Activation*>(pool_.out.data());
       attention(context_, p);
     };
     for (int i = 0; i < copies; ++i) call(i);
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t replayed = nullptr;
-    check(cudaStreamBeginCapture(context_.stream(), cudaStreamCaptureModeThreadLocal), "capturing");
-    for (int i = 0; i < calls; ++i) call(i);
-    check(cudaStreamEndCapture(context_.stream(), &graph), "capturing");
-    check(cudaGraphInstantiate(&replayed, graph, 0), "instantiating");
-    cudaEvent_t begin = nullptr, end = nullptr;
-    check(cudaEventCreate(&begin), "event");
-    check(cudaEventCreate(&end), "event");
-    std::vector<double> times;
-    for (int i = 0; i < 6; ++i) {
-      check(cudaEventRecord(begin, context_.stream()), "event");
-      check(cudaGraphLaunch(replayed, context_.stream()), "replaying");
-      check(cudaEventRecord(end, context_.stream()), "event");
-      check(cudaStreamSynchronize(context_.stream()), "replaying");
-      float milliseconds = 0.0f;
-      check(cudaEventElapsedTime(&milliseconds, begin, end), "event");
-      if (i > 0) times.push_back(static_cast<double>(milliseconds) * 1000.0 / calls);
-    }
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    cudaGraphExecDestroy(replayed);
-    cudaGraphDestroy(graph);
+    CapturedGraph graph(context_, [&] {
+      for (int i = 0; i < calls; ++i) call(i);
+    });
+    const double result = graph.microseconds(5) / calls;
     context_.forget_lanes();
-    std::sort(times.begin(), times.end());
-    return times[2];
+    return result;
   }
 
   const AttentionShape& shape() const { return shape_; }
   double kv_bytes_per_key() const { return 4.0 * shape_.kv_heads * shape_.head_dim; }
 
  private:
-  DirectContext& context_;
+  BenchContext& context_;
   const TimedPool& pool_;
   AttentionShape shape_;
   std::size_t page_bytes_;
@@ -155,7 +134,7 @@ void print_window(Timing& timing, int lanes, int context, int rows, const char* 
 
 }  // namespace
 
-void time_attention(DirectContext& context, bool prompts) {
+void time_attention(BenchContext& context, bool prompts) {
   const TimedPool pool = make_pool();
   for (const AttentionShape& shape : {AttentionShape{24, 4, 256}, AttentionShape{32, 8, 128}, AttentionShape{9, 3, 64}, AttentionShape{4, 1, 256}}) {
     Timing timing(context, pool, shape);
@@ -189,12 +168,12 @@ void time_attention(DirectContext& context, bool prompts) {
   }
 }
 
-}  // namespace tensorfold::ops::cuda
+}  // namespace tensorfold::ops::cuda::bench
 
 int main(int count, char** arguments) {
-  using namespace tensorfold::ops::cuda;
+  using namespace tensorfold::ops::cuda::bench;
   const std::string what = count > 1 ? arguments[1] : "bits";
-  DirectContext context;
+  BenchContext context;
   if (what == "bits" || what == "quick") {
     const long wrong = check_attention(context, what == "quick");
     std::printf("%ld wrong\n", wrong);

@@ -8,7 +8,7 @@
 #include "cuda_attention_world.h"
 #include "ops/random_trees.h"
 
-namespace tensorfold::ops::cuda {
+namespace tensorfold::ops::cuda::bench {
 namespace {
 
 class Report {
@@ -75,9 +75,10 @@ class ChainCheck {
   static constexpr int kRows = 16;
   static constexpr std::int64_t kFewPartialBytes = 1 << 18;
 
-  ChainCheck(DirectContext& context, const AttentionShape& shape, std::vector<int> contexts)
+  ChainCheck(BenchContext& context, const AttentionShape& shape, std::vector<int> contexts)
       : contexts_(std::move(contexts)),
-        world_(context, shape, static_cast<int>(contexts_.size()), *std::max_element(contexts_.begin(), contexts_.end()) + 340),
+        world_(context, shape, static_cast<int>(contexts_.size()),
+               *std::max_element(contexts_.begin(), contexts_.end()) + 340),
         report_("chains " + name_of(shape)) {
     for (std::size_t lane = 0; lane < contexts_.size(); ++lane) world_.fill(static_cast<int>(lane), 0, contexts_[lane]);
   }
@@ -191,7 +192,7 @@ class ChainCheck {
   std::vector<Rows> alone_, prompt_;
 };
 
-long check_trees(DirectContext& context, const AttentionShape& shape, const std::vector<int>& positions) {
+long check_trees(BenchContext& context, const AttentionShape& shape, const std::vector<int>& positions) {
   Report report("trees " + name_of(shape));
   std::mt19937 random(17);
   World world(context, shape, 2, *std::max_element(positions.begin(), positions.end()) + 60);
@@ -241,7 +242,7 @@ long check_trees(DirectContext& context, const AttentionShape& shape, const std:
   return report.finish();
 }
 
-long check_mutual(DirectContext& context, const AttentionShape& shape) {
+long check_mutual(BenchContext& context, const AttentionShape& shape) {
   Report report("mutual blocks " + name_of(shape));
   const std::vector<int> contexts = {12, 60, 0, 130, 63, 250};
   for (const bool hopper : {false, true}) {
@@ -268,7 +269,7 @@ long check_mutual(DirectContext& context, const AttentionShape& shape) {
 }
 
 /// A row that isn't finite reaches itself and later rows only.
-long check_isolation(DirectContext& context, const AttentionShape& shape) {
+long check_isolation(BenchContext& context, const AttentionShape& shape) {
   Report report("NaN rows " + name_of(shape));
   for (const bool hopper : {false, true}) {
     context.use_hopper_paths(hopper);
@@ -294,9 +295,11 @@ long check_isolation(DirectContext& context, const AttentionShape& shape) {
 
 }  // namespace
 
-long check_attention_trees(DirectContext& context) { return check_trees(context, {6, 1, 256, 0, 64, true, true}, {0, 61, 120}); }
+long check_attention_trees(BenchContext& context) {
+  return check_trees(context, {6, 1, 256, 0, 64, true, true}, {0, 61, 120});
+}
 
-long check_attention(DirectContext& context, bool quick) {
+long check_attention(BenchContext& context, bool quick) {
   const std::vector<int> edges = {0, 1, 63, 127, 255, 511, 700, 2040, 2047};
   const std::vector<int> longer = {1, 64, 128 - 8, 2048, 5000, 8190, 30011};
   long wrong = 0;
@@ -329,4 +332,4 @@ long check_attention(DirectContext& context, bool quick) {
   return wrong;
 }
 
-}  // namespace tensorfold::ops::cuda
+}  // namespace tensorfold::ops::cuda::bench

@@ -8,28 +8,12 @@
 
 #include "base/error.h"
 #include "ops/cuda/attention/page_layout.h"
-#include "ops/cuda/cuda_error.h"
 #include "ops/row_tree.h"
 
-namespace tensorfold::ops::cuda {
+namespace tensorfold::ops::cuda::bench {
 namespace {
 
-constexpr std::size_t kRingBytes = 128u << 20;
 constexpr int kRowsMax = 2048;
-
-template <typename T>
-T* allocate(std::size_t count) {
-  void* memory = nullptr;
-  check(cudaMalloc(&memory, count * sizeof(T)), "allocating");
-  return static_cast<T*>(memory);
-}
-
-template <typename T>
-T* uploaded(const std::vector<T>& values) {
-  T* memory = allocate<T>(std::max<std::size_t>(values.size(), 1));
-  check(cudaMemcpy(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "uploading");
-  return memory;
-}
 
 float bf16_rounded(double value) {
   const auto single = static_cast<float>(value);
@@ -43,80 +27,18 @@ float bf16_rounded(double value) {
 
 }  // namespace
 
-DirectContext::DirectContext() {
-  cudaDeviceProp properties = {};
-  check(cudaGetDeviceProperties(&properties, 0), "reading the GPU's properties");
-  facts_.compute_capability = properties.major * 10 + properties.minor;
-  facts_.sm_count = properties.multiProcessorCount;
-  facts_.shared_bytes_max = static_cast<int>(properties.sharedMemPerBlockOptin);
-  use_hopper_paths(true);
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
-  ring_ = cuda::allocate<std::byte>(kRingBytes);
-}
-
-void* DirectContext::scratch(Scratch kind, std::size_t bytes) {
-  const auto index = static_cast<std::size_t>(kind);
-  if (bytes > bytes_[index]) {
-    check(cudaStreamSynchronize(stream_), "growing scratch memory");
-    if (memory_[index] != nullptr) cudaFree(memory_[index]);
-    memory_[index] = cuda::allocate<std::byte>(bytes);
-    check(cudaMemset(memory_[index], kind == Scratch::kCounters ? 0 : 0xff, bytes), "poisoning scratch memory");
-    bytes_[index] = bytes;
-  }
-  return memory_[index];
-}
-
-const PassHeader* DirectContext::upload(const PassInputs& inputs, PassBlock& block) {
-  block.build(inputs);
-  const std::size_t bytes = (block.bytes() + 255) / 256 * 256;
-  if (ring_used_ + bytes > kRingBytes) {
-    check(cudaStreamSynchronize(stream_), "waiting");
-    ring_used_ = 0;
-    TF_ASSERT(kept_.empty() && bytes <= kRingBytes);
-  }
-  std::byte* place = ring_ + ring_used_;
-  ring_used_ += bytes;
-  check(cudaMemcpyAsync(place, block.words().data(), block.bytes(), cudaMemcpyHostToDevice, stream_), "uploading lanes");
-  check(cudaStreamSynchronize(stream_), "uploading lanes");
-  return reinterpret_cast<const PassHeader*>(place);
-}
-
-Lanes DirectContext::attention_lanes(const LaneSpan* spans, std::int32_t count, std::int32_t window) {
-  if (const auto found = kept_.find(spans); found != kept_.end()) return found->second;
-  PassInputs inputs;
-  for (std::int32_t i = 0; i < count; ++i) inputs.rows = std::max<std::int64_t>(inputs.rows, spans[i].first_row + spans[i].row_count);
-  inputs.row_count = inputs.rows + padding_rows;
-  inputs.lanes.push_back({{spans, static_cast<std::size_t>(count)}, window});
-  PassBlock block;
-  const PassHeader* header = upload(inputs, block);
-  return block.lanes(0, header);
-}
-
-void DirectContext::keep_lanes(const LaneSpan* spans, std::int32_t count, std::int32_t window) {
-  kept_.erase(spans);
-  const Lanes lanes = attention_lanes(spans, count, window);
-  kept_[spans] = lanes;
-}
-
-IdsRef DirectContext::ids(const std::int32_t* list, std::int64_t count) {
-  PassInputs inputs;
-  inputs.ids.push_back({list, static_cast<std::size_t>(count)});
-  PassBlock block;
-  return {upload(inputs, block), 0};
-}
-
 float AttentionShape::scale() const { return 4.0f / std::sqrt(static_cast<float>(head_dim)); }
 
-World::World(DirectContext& context, const AttentionShape& shape, int lanes, int length)
+World::World(BenchContext& context, const AttentionShape& shape, int lanes, int length)
     : context_(context), shape_(shape), length_(length), lanes_(lanes) {
   page_bytes_ = kv_page_bytes({shape.kv_heads, shape.head_dim});
   tree_bytes_ = kv_tree_bytes({shape.kv_heads, shape.head_dim}) + 64;
   const int per_lane = length / kTileKeys + 1;
   const auto count = static_cast<std::size_t>(lanes) * static_cast<std::size_t>(per_lane) + 1;
-  pages_ = cuda::allocate<std::byte>(count * page_bytes_);
-  check(cudaMemset(pages_, 0xff, count * page_bytes_), "poisoning pages");
-  trees_ = cuda::allocate<std::byte>(static_cast<std::size_t>(lanes + 1) * tree_bytes_);
-  check(cudaMemset(trees_, 0xff, static_cast<std::size_t>(lanes + 1) * tree_bytes_), "poisoning trees");
+  pages_ = DeviceArray<std::byte>(count * page_bytes_);
+  pages_.fill(0xff);
+  trees_ = DeviceArray<std::byte>(static_cast<std::size_t>(lanes + 1) * tree_bytes_);
+  trees_.fill(0xff);
   std::vector<std::int32_t> order(count - 1);
   std::iota(order.begin(), order.end(), 1);
   std::shuffle(order.begin(), order.end(), std::mt19937(11));
@@ -128,14 +50,14 @@ World::World(DirectContext& context, const AttentionShape& shape, int lanes, int
   host_inputs_.resize(static_cast<std::size_t>(kPoolFloats));
   std::generate(host_inputs_.begin(), host_inputs_.end(), draw);
   host_inputs_.resize(host_inputs_.size() + static_cast<std::size_t>(shape.row_floats()), NAN);
-  inputs_ = uploaded(host_inputs_);
+  inputs_ = DeviceArray(host_inputs_);
   for (int i = 0; i < shape.head_dim; ++i) {
     q_norm_.push_back(1.0f + draw());
     k_norm_.push_back(1.0f + draw());
   }
   std::vector<float> norms = q_norm_;
   norms.insert(norms.end(), k_norm_.begin(), k_norm_.end());
-  device_norms_ = uploaded(norms);
+  device_norms_ = DeviceArray(norms);
   for (int position = 0; position < length; ++position) {
     for (int i = 0; i < shape.rotary_dims / 2; ++i) {
       const double angle = position * std::pow(10000.0, -2.0 * i / shape.rotary_dims);
@@ -143,18 +65,14 @@ World::World(DirectContext& context, const AttentionShape& shape, int lanes, int
       cos_sin_.push_back(static_cast<float>(std::sin(angle)));
     }
   }
-  device_cos_sin_ = uploaded(cos_sin_);
-  staged_ = allocate<float>(static_cast<std::size_t>(kRowsMax * shape.row_floats()));
-  q_ = allocate<std::uint16_t>(static_cast<std::size_t>(kRowsMax * shape.out_elements()));
-  out_ = allocate<std::uint16_t>(static_cast<std::size_t>(kRowsMax * shape.out_elements()));
+  device_cos_sin_ = DeviceArray(cos_sin_);
+  staged_ = DeviceArray<float>(kRowsMax * shape.row_floats());
+  q_ = DeviceArray<std::uint16_t>(kRowsMax * shape.out_elements());
+  out_ = DeviceArray<std::uint16_t>(kRowsMax * shape.out_elements());
 }
 
 World::~World() {
   cudaStreamSynchronize(context_.stream());
-  for (void* memory : {static_cast<void*>(pages_), static_cast<void*>(trees_), static_cast<void*>(inputs_),
-                       static_cast<void*>(staged_), static_cast<void*>(device_norms_), static_cast<void*>(device_cos_sin_), q_, out_}) {
-    cudaFree(memory);
-  }
 }
 
 AttentionPrepareParams World::prepare_params(const float* qkv, std::int64_t stride, const std::vector<LaneSpan>& spans,
@@ -168,16 +86,16 @@ AttentionPrepareParams World::prepare_params(const float* qkv, std::int64_t stri
   p.k_offset = shape_.k_offset();
   p.v_offset = shape_.v_offset();
   if (shape_.norms) {
-    p.q_norm = device_norms_;
-    p.k_norm = device_norms_ + shape_.head_dim;
+    p.q_norm = device_norms_.data();
+    p.k_norm = device_norms_.data() + shape_.head_dim;
   }
   p.epsilon = 1e-6f;
-  p.rope = {device_cos_sin_, shape_.rotary_dims, length_};
+  p.rope = {device_cos_sin_.data(), shape_.rotary_dims, length_};
   p.rope_positions = positions.data();
   p.lanes = spans.data();
   p.lane_count = static_cast<std::int32_t>(spans.size());
   p.pool = pool();
-  p.q_out = static_cast<Activation*>(q_);
+  p.q_out = reinterpret_cast<Activation*>(q_.data());
   return p;
 }
 
@@ -191,19 +109,19 @@ void World::fill(int lane, int begin, int end) {
     span.pages = tables_[static_cast<std::size_t>(lane)].data();
     std::vector<std::int32_t> positions(static_cast<std::size_t>(count) + 64);
     std::iota(positions.begin(), positions.end(), at);
-    attention_prepare(context_, prepare_params(inputs_ + source(lane, at), 37, {span}, positions));
+    attention_prepare(context_, prepare_params(inputs_.data() + source(lane, at), 37, {span}, positions));
   }
 }
 
 void World::poison(int lane, int position) {
   const auto& table = tables_[static_cast<std::size_t>(lane)];
   const int blocks = head_blocks(shape_.head_dim);
-  check(cudaStreamSynchronize(context_.stream()), "waiting");
+  context_.synchronise("waiting");
   for (std::size_t page = static_cast<std::size_t>(position / kTileKeys); page < table.size(); ++page) {
     const int key = std::max(0, position - static_cast<int>(page) * kTileKeys);
     for (int block = 0; block < shape_.kv_heads * 2 * blocks; ++block) {
-      check(cudaMemsetAsync(pages_ + static_cast<std::size_t>(table[page]) * page_bytes_ + static_cast<std::size_t>(block) * kBlockBytes +
-                                key * kBlockRowBytes,
+      check(cudaMemsetAsync(pages_.data() + static_cast<std::size_t>(table[page]) * page_bytes_ +
+                                static_cast<std::size_t>(block) * kBlockBytes + key * kBlockRowBytes,
                             0xff, static_cast<std::size_t>((kTileKeys - key) * kBlockRowBytes), context_.stream()),
             "poisoning a page");
     }
@@ -232,8 +150,9 @@ Rows World::run(const std::vector<Step>& steps) {
     }
     for (int i = 0; i < step.count; ++i) {
       const std::int64_t from = step.sources.empty() ? source(step.lane, step.position + i) : step.sources[static_cast<std::size_t>(i)];
-      check(cudaMemcpyAsync(staged_ + (rows + i) * shape_.row_floats(), inputs_ + from,
-                            static_cast<std::size_t>(shape_.row_floats()) * sizeof(float), cudaMemcpyDeviceToDevice, context_.stream()),
+      check(cudaMemcpyAsync(staged_.data() + (rows + i) * shape_.row_floats(), inputs_.data() + from,
+                            static_cast<std::size_t>(shape_.row_floats()) * sizeof(float), cudaMemcpyDeviceToDevice,
+                            context_.stream()),
             "staging a row");
       const int depth = span.parents != nullptr ? row_tree(span).depth[static_cast<std::size_t>(i)] : i;
       positions.push_back(step.position + depth);
@@ -249,30 +168,31 @@ Rows World::run(const std::vector<Step>& steps) {
   replay.lanes = spans.data();
   replay.lane_count = static_cast<std::int32_t>(spans.size());
   attention_replay(context_, replay);
-  attention_prepare(context_, prepare_params(staged_, shape_.row_floats(), spans, positions));
+  attention_prepare(context_, prepare_params(staged_.data(), shape_.row_floats(), spans, positions));
   AttentionParams p;
   p.geometry = {shape_.kv_heads, shape_.head_dim};
   p.heads = shape_.heads;
-  p.q = static_cast<Activation*>(q_);
+  p.q = reinterpret_cast<Activation*>(q_.data());
   p.pool = pool();
   p.lanes = spans.data();
   p.lane_count = static_cast<std::int32_t>(spans.size());
   p.scale = shape_.scale();
   p.window = shape_.window;
   if (shape_.gated) {
-    p.gate = staged_;
+    p.gate = staged_.data();
     p.gate_stride = shape_.row_floats();
     p.gate_offset = shape_.head_dim;
     p.gate_head_stride = shape_.q_head_stride();
   }
-  p.out = static_cast<Activation*>(out_);
+  p.out = reinterpret_cast<Activation*>(out_.data());
   const auto width = static_cast<std::size_t>(shape_.out_elements());
   const auto count = static_cast<std::size_t>(rows);
-  check(cudaMemsetAsync(out_, 0xff, count * width * 2, context_.stream()), "poisoning outputs");
+  check(cudaMemsetAsync(out_.data(), 0xff, count * width * 2, context_.stream()), "poisoning outputs");
   attention(context_, p);
   std::vector<std::uint16_t> flat(count * width);
-  check(cudaMemcpyAsync(flat.data(), out_, flat.size() * 2, cudaMemcpyDeviceToHost, context_.stream()), "reading outputs");
-  check(cudaStreamSynchronize(context_.stream()), "running attention");
+  check(cudaMemcpyAsync(flat.data(), out_.data(), flat.size() * 2, cudaMemcpyDeviceToHost, context_.stream()),
+        "reading outputs");
+  context_.synchronise("running attention");
   Rows result;
   for (std::size_t row = 0; row < count; ++row) {
     result.emplace_back(flat.begin() + static_cast<std::ptrdiff_t>(row * width), flat.begin() + static_cast<std::ptrdiff_t>((row + 1) * width));
@@ -339,4 +259,4 @@ std::vector<double> World::expected(int lane, int position) const {
   return result;
 }
 
-}  // namespace tensorfold::ops::cuda
+}  // namespace tensorfold::ops::cuda::bench

@@ -1,46 +1,14 @@
-// What cuda_attention's checks and timings run on: a context that launches straight onto a stream, and lanes with random
-// inputs, random page tables and pages that start as NaN.
+// What cuda_attention's checks run on: lanes with random inputs, random page tables and pages that start as NaN.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
-#include <map>
 #include <random>
 #include <vector>
 
-#include "ops/cuda/cuda_context.h"
+#include "cuda_harness.h"
 #include "ops/cuda/cuda_operations.h"
-#include "ops/cuda/pass_block.h"
 
-namespace tensorfold::ops::cuda {
-
-class DirectContext final : public CudaContext {
- public:
-  DirectContext();
-  void use_hopper_paths(bool wanted) { facts_.hopper = wanted && facts_.compute_capability == 90; }
-  void limit_partials(std::int64_t bytes) { facts_.attention_partial_bytes_max = bytes; }
-  void* scratch(Scratch kind, std::size_t bytes) override;
-  Lanes attention_lanes(const LaneSpan* spans, std::int32_t count, std::int32_t window) override;
-  Lanes lanes(const LaneSpan* spans, std::int32_t count) override { return attention_lanes(spans, count, 0); }
-  IdsRef ids(const std::int32_t* list, std::int64_t count) override;
-  const PassHeader* pass() const override { return nullptr; }
-
-  /// Uploads lanes once: later calls with the same pointer find them, also while the stream is captured.
-  void keep_lanes(const LaneSpan* spans, std::int32_t count, std::int32_t window);
-  void forget_lanes() { kept_.clear(); }
-  std::int64_t padding_rows = 0;  // added to every pass
-  std::size_t scratch_bytes(Scratch kind) const { return bytes_[static_cast<std::size_t>(kind)]; }
-
- private:
-  const PassHeader* upload(const PassInputs& inputs, PassBlock& block);
-
-  void* memory_[kScratchKinds] = {};
-  std::size_t bytes_[kScratchKinds] = {};
-  std::byte* ring_ = nullptr;
-  std::size_t ring_used_ = 0;
-  std::map<const LaneSpan*, Lanes> kept_;
-};
+namespace tensorfold::ops::cuda::bench {
 
 struct AttentionShape {
   std::int32_t heads, kv_heads, head_dim;
@@ -71,11 +39,11 @@ using Rows = std::vector<std::vector<std::uint16_t>>;  // one a row: bf16 bits
 
 class World {
  public:
-  World(DirectContext& context, const AttentionShape& shape, int lanes, int length);
+  World(BenchContext& context, const AttentionShape& shape, int lanes, int length);
   ~World();
 
   const AttentionShape& shape() const { return shape_; }
-  DirectContext& context() { return context_; }
+  BenchContext& context() { return context_; }
   std::int64_t source(int lane, int position) const { return lane * 400'003ll + position * 37ll; }
   std::int64_t tree_source(unsigned seed, int row) const { return 6'000'000ll + (seed % 1000) * 1009ll + row * 53ll; }
   std::int64_t nan_source() const { return kPoolFloats; }
@@ -90,24 +58,19 @@ class World {
  private:
   static constexpr std::int64_t kPoolFloats = 8'000'000;
 
-  KvPool pool() const { return {pages_, page_bytes_, trees_, tree_bytes_}; }
+  KvPool pool() const { return {pages_.data(), page_bytes_, trees_.data(), tree_bytes_}; }
   AttentionPrepareParams prepare_params(const float* qkv, std::int64_t stride, const std::vector<LaneSpan>& spans,
                                         const std::vector<std::int32_t>& positions) const;
   std::vector<double> prepared(std::int64_t source, std::int64_t offset, const std::vector<float>& norm, int position,
                                bool rotate) const;
 
-  DirectContext& context_;
+  BenchContext& context_;
   AttentionShape shape_;
   int length_;
   std::size_t page_bytes_, tree_bytes_;
-  std::byte* pages_ = nullptr;
-  std::byte* trees_ = nullptr;
-  float* inputs_ = nullptr;
-  float* staged_ = nullptr;
-  float* device_norms_ = nullptr;
-  float* device_cos_sin_ = nullptr;
-  void* q_ = nullptr;
-  void* out_ = nullptr;
+  DeviceArray<std::byte> pages_, trees_;
+  DeviceArray<float> inputs_, staged_, device_norms_, device_cos_sin_;
+  DeviceArray<std::uint16_t> q_, out_;
   int lanes_;
   std::vector<float> host_inputs_, q_norm_, k_norm_, cos_sin_;
   std::vector<std::vector<std::int32_t>> tables_;
@@ -122,9 +85,9 @@ inline float float_of(std::uint16_t bits) {
 }
 
 /// cuda_attention_checks.cpp. The number of rows that differ or are wrong.
-long check_attention(DirectContext& context, bool quick);
-long check_attention_trees(DirectContext& context);
+long check_attention(BenchContext& context, bool quick);
+long check_attention_trees(BenchContext& context);
 /// cuda_attention.cpp
-void time_attention(DirectContext& context, bool quick);
+void time_attention(BenchContext& context, bool quick);
 
-}  // namespace tensorfold::ops::cuda
+}  // namespace tensorfold::ops::cuda::bench

@@ -6,8 +6,6 @@
 //   cuda_linear time           the 27B's chain of four layers, small models' layers, other formats: us, TB/s, % of 4.54
 //   cuda_linear sweep ROWS ..  times of every plan on the chain's shapes
 //   cuda_linear load           how fast a matrix is packed and uploaded
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -22,16 +20,13 @@
 #include <vector>
 
 #include "base/bf16.h"
-#include "base/error.h"
+#include "cuda_harness.h"
 #include "cuda_linear_reference.h"
-#include "ops/cuda/cuda_context.h"
-#include "ops/cuda/cuda_error.h"
 #include "ops/cuda/cuda_operations.h"
 #include "ops/cuda/linear/cuda_linear.h"
 #include "ops/cuda/linear/gated_linear.h"
 #include "ops/cuda/linear/linear_call.h"
 #include "ops/cuda/linear/pack_tile.h"
-#include "ops/cuda/pass_block.h"
 #include "ops/linear/sample_weights.h"
 
 namespace tensorfold::ops::cuda::bench {
@@ -40,70 +35,7 @@ namespace {
 using cpu::SampleFormat;
 using cpu::SampleMatrix;
 
-constexpr double kMemoryBytesPerMicrosecond = 4.54e6;  // a plain read on this card (kernel-study.md)
 constexpr std::uint16_t kNan = 0x7fff;
-
-template <typename T>
-class DeviceArray {
- public:
-  explicit DeviceArray(std::size_t count) : count_(count) {
-    check(cudaMalloc(&data_, std::max<std::size_t>(count, 1) * sizeof(T)), "allocating");
-  }
-  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) { upload(values); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-  ~DeviceArray() { cudaFree(data_); }
-  T* data() const { return static_cast<T*>(data_); }
-  std::size_t count() const { return count_; }
-  void upload(const std::vector<T>& values) {
-    check(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "copying");
-  }
-  std::vector<T> download() const {
-    std::vector<T> values(count_);
-    check(cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost), "copying");
-    return values;
-  }
-
- private:
-  void* data_ = nullptr;
-  std::size_t count_;
-};
-
-class BenchContext final : public CudaContext {
- public:
-  BenchContext() {
-    cudaDeviceProp properties = {};
-    check(cudaGetDeviceProperties(&properties, 0), "reading the GPU's properties");
-    facts_.compute_capability = properties.major * 10 + properties.minor;
-    facts_.sm_count = properties.multiProcessorCount;
-    facts_.shared_bytes_max = static_cast<int>(properties.sharedMemPerBlockOptin);
-    facts_.hopper = facts_.compute_capability == 90;
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
-    std::printf("%s, %d multiprocessors\n", properties.name, facts_.sm_count);
-  }
-  void* scratch(Scratch, std::size_t) override { std::abort(); }
-  Lanes attention_lanes(const LaneSpan*, std::int32_t, std::int32_t) override { std::abort(); }
-  Lanes lanes(const LaneSpan*, std::int32_t) override { std::abort(); }
-  IdsRef ids(const std::int32_t* list, std::int64_t count) override {
-    if (list == nullptr) return {};
-    PassInputs inputs;
-    inputs.rows = inputs.row_count = count;
-    inputs.ids.push_back({list, static_cast<std::size_t>(count)});
-    PassBlock block;
-    block.build(inputs);
-    blocks_.push_back(std::make_unique<DeviceArray<std::int32_t>>(block.words()));
-    return {reinterpret_cast<const PassHeader*>(blocks_.back()->data()), 0};
-  }
-  const PassHeader* pass() const override { return nullptr; }
-  void set_hopper(bool hopper) { facts_.hopper = hopper; }
-  void synchronise() {
-    check(cudaStreamSynchronize(stream_), "running");
-    blocks_.clear();
-  }
-
- private:
-  std::vector<std::unique_ptr<DeviceArray<std::int32_t>>> blocks_;
-};
 
 // --- bits ------------------------------------------------------------------------------------------------------------
 
@@ -125,9 +57,9 @@ struct Tally {
 struct Input {
   std::int64_t columns;
   std::vector<std::int32_t> rows;  // of x
-  std::unique_ptr<DeviceArray<std::uint16_t>> x;
-  std::unique_ptr<DeviceArray<std::uint16_t>> dense;  // the same rows, one after the other, then NaN
-  std::unique_ptr<DeviceArray<std::int32_t>> device_rows;
+  DeviceArray<std::uint16_t> x;
+  DeviceArray<std::uint16_t> dense;  // the same rows, one after the other, then NaN
+  DeviceArray<std::int32_t> device_rows;
 };
 
 Input make_input(std::int64_t columns, int count, std::mt19937& random) {
@@ -145,9 +77,9 @@ Input make_input(std::int64_t columns, int count, std::mt19937& random) {
       x[row * width + k] = dense[r * width + k] = to_bf16(value).bits;
     }
   }
-  input.x = std::make_unique<DeviceArray<std::uint16_t>>(x);
-  input.dense = std::make_unique<DeviceArray<std::uint16_t>>(dense);
-  input.device_rows = std::make_unique<DeviceArray<std::int32_t>>(input.rows);
+  input.x = DeviceArray(x);
+  input.dense = DeviceArray(dense);
+  input.device_rows = DeviceArray(input.rows);
   return input;
 }
 
@@ -155,9 +87,9 @@ Input make_input(std::int64_t columns, int count, std::mt19937& random) {
 struct Case {
   std::string name;
   std::unique_ptr<Linear> linear;
-  std::unique_ptr<DeviceArray<std::uint16_t>> weights;
+  DeviceArray<std::uint16_t> weights;
   std::vector<std::uint16_t> host_weights;
-  std::unique_ptr<DeviceArray<float>> bias;
+  DeviceArray<float> bias;
   LiteralLayer layer;
   const std::vector<PackedPart>& parts() const { return cuda_linear(linear.get()).parts(); }
 };
@@ -176,13 +108,13 @@ Case make_case(CudaContext& context, const LinearSource& source, const std::stri
       result.host_weights.insert(result.host_weights.end(), values.begin(), values.end());
     }
   }
-  result.weights = std::make_unique<DeviceArray<std::uint16_t>>(result.host_weights);
-  if (!source.bias.empty()) result.bias = std::make_unique<DeviceArray<float>>(source.bias);
-  result.layer.weights = result.weights->data();
+  result.weights = DeviceArray(result.host_weights);
+  if (!source.bias.empty()) result.bias = DeviceArray(source.bias);
+  result.layer.weights = result.weights.data();
   result.layer.rows = static_cast<std::int32_t>(result.linear->rows());
   result.layer.columns = static_cast<std::int32_t>(columns);
   result.layer.segment_tree = source.segment_tree;
-  result.layer.bias = result.bias != nullptr ? result.bias->data() : nullptr;
+  result.layer.bias = result.bias.data();
   return result;
 }
 
@@ -195,8 +127,8 @@ class Checker {
     layer_ = &layer;
     input_ = &input;
     const auto count = static_cast<int>(input.rows.size());
-    DeviceArray<float> y(static_cast<std::size_t>(count) * static_cast<std::size_t>(layer.layer.rows));
-    literal_product(layer.layer, input.x->data(), input.device_rows->data(), count, y.data(), layer.layer.rows, false,
+    DeviceArray<float> y(std::int64_t{count} * layer.layer.rows);
+    literal_product(layer.layer, input.x.data(), input.device_rows.data(), count, y.data(), layer.layer.rows, false,
                     context_.stream());
     context_.synchronise();
     expected_ = y.download();
@@ -210,7 +142,7 @@ class Checker {
     if (accumulate) std::fill(start.begin(), start.end(), 0.3f);
     DeviceArray<float> y(start);
     LinearCall call;
-    call.x = indexed ? input_->x->data() : input_->dense->data();
+    call.x = indexed ? input_->x.data() : input_->dense.data();
     call.row_index = indexed ? context_.ids(input_->rows.data(), rows) : IdsRef{};
     call.rows = rows;
     call.y = y.data();
@@ -282,10 +214,11 @@ class Checker {
     DeviceArray<float> y(expected_);
     DeviceArray<std::uint16_t> wanted(count), got(std::vector<std::uint16_t>(count, kNan));
     literal_gate(y.data(), layer_->layer.rows, rows, width, kind, wanted.data(), context_.stream());
-    context_.set_hopper(hopper);
-    const bool done = gated_linear(context_, {layer_->linear.get(), reinterpret_cast<const Activation*>(input_->dense->data()), rows,
-                                              kind, reinterpret_cast<Activation*>(got.data())});
-    context_.set_hopper(true);
+    context_.use_hopper_paths(hopper);
+    const bool done =
+        gated_linear(context_, {layer_->linear.get(), reinterpret_cast<const Activation*>(input_->dense.data()), rows,
+                                kind, reinterpret_cast<Activation*>(got.data())});
+    context_.use_hopper_paths(true);
     context_.synchronise();
     const auto a = wanted.download(), b = got.download();
     long differences = done ? 0 : 1;
@@ -522,73 +455,50 @@ class Timer {
   static constexpr std::size_t kArenaBytes = 1400u << 20;
   explicit Timer(BenchContext& context)
       : context_(context), arena_(kArenaBytes), x_(std::size_t{64} * 32768), y_(std::size_t{16} * 300000) {
-    check(cudaMemset(x_.data(), 0x3c, x_.count() * 2), "filling");
-    check(cudaMemset(y_.data(), 0, y_.count() * 4), "filling");
+    x_.fill(0x3c);
+    y_.fill(0);
   }
 
   void fill(const PackedPart& like) {
     PackedPart part = like;
     part.blocks = arena_.data();
-    fill_blocks(part, static_cast<std::int64_t>(arena_.count()) / part.block_bytes, 5, context_.stream());
+    fill_blocks(part, arena_.count() / part.block_bytes, 5, context_.stream());
     context_.synchronise();
   }
 
   /// Microseconds of the sequence, its launches in a graph, each waiting for the one before, weights never the same twice
   /// within what the L2 cache holds. Negative: a plan doesn't fit.
-  double time(const std::vector<PackedPart>& sequence, int rows, const std::vector<DecodePlan>& plans, bool gated = false) {
+  double time(const std::vector<PackedPart>& sequence, int rows, const std::vector<DecodePlan>& plans) {
     double per = 0;
     for (const PackedPart& part : sequence) per += bytes_of(part);
     const int copies = std::clamp(static_cast<int>(static_cast<double>(arena_.count()) / per), 1, 4000);
     const int repeats = std::clamp(static_cast<int>(300e6 / per) + 1, 2, 200);
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
     bool fits = true;
-    check(cudaStreamBeginCapture(context_.stream(), cudaStreamCaptureModeThreadLocal), "capturing");
-    for (int r = 0; r < repeats && fits; ++r) {
-      std::size_t offset = static_cast<std::size_t>(next_++ % copies) * static_cast<std::size_t>(per);
-      for (std::size_t i = 0; i < sequence.size(); ++i) {
-        PackedPart part = sequence[i];
-        part.blocks = arena_.data() + offset / 256 * 256;
-        offset += static_cast<std::size_t>(bytes_of(part));
-        LinearCall call;
-        call.x = x_.data();
-        call.rows = rows;
-        call.y = y_.data();
-        call.y_stride = part.rows;
-        if (gated && part.paired_halves) call.gated = y_.data();
-        fits = fits && decode_linear(context_, part, call, plans.empty() ? DecodePlan{} : plans[i]);
+    CapturedGraph graph(context_, [&] {
+      for (int r = 0; r < repeats && fits; ++r) {
+        fits =
+            launch(sequence, rows, plans, static_cast<std::size_t>(next_++ % copies) * static_cast<std::size_t>(per));
       }
-    }
-    check(cudaStreamEndCapture(context_.stream(), &graph), "capturing");
-    double result = -1;
-    if (fits) {
-      check(cudaGraphInstantiate(&executable, graph, 0), "instantiating");
-      result = replay(executable) / repeats;
-      cudaGraphExecDestroy(executable);
-    }
-    cudaGraphDestroy(graph);
-    return result;
+    });
+    return fits ? graph.microseconds(7) / repeats : -1;
   }
 
  private:
-  double replay(cudaGraphExec_t executable) {
-    cudaEvent_t begin = nullptr, end = nullptr;
-    check(cudaEventCreate(&begin), "creating an event");
-    check(cudaEventCreate(&end), "creating an event");
-    std::vector<float> times;
-    for (int i = 0; i < 8; ++i) {
-      check(cudaEventRecord(begin, context_.stream()), "timing");
-      check(cudaGraphLaunch(executable, context_.stream()), "timing");
-      check(cudaEventRecord(end, context_.stream()), "timing");
-      check(cudaEventSynchronize(end), "timing");
-      float milliseconds = 0;
-      check(cudaEventElapsedTime(&milliseconds, begin, end), "timing");
-      if (i > 0) times.push_back(milliseconds * 1000);
+  /// The sequence once, its weights from `place` of the arena on; false: a plan doesn't fit.
+  bool launch(const std::vector<PackedPart>& sequence, int rows, const std::vector<DecodePlan>& plans,
+              std::size_t place) {
+    for (std::size_t i = 0; i < sequence.size(); ++i) {
+      PackedPart part = sequence[i];
+      part.blocks = arena_.data() + place / 256 * 256;
+      place += static_cast<std::size_t>(bytes_of(part));
+      LinearCall call;
+      call.x = x_.data();
+      call.rows = rows;
+      call.y = y_.data();
+      call.y_stride = part.rows;
+      if (!decode_linear(context_, part, call, plans.empty() ? DecodePlan{} : plans[i])) return false;
     }
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
+    return true;
   }
 
   BenchContext& context_;
@@ -712,6 +622,7 @@ void load_speed(BenchContext& context) {
 int run(int count, char** arguments) {
   const std::string mode = count > 1 ? arguments[1] : "check";
   BenchContext context;
+  std::printf("%s, %d multiprocessors\n", context.gpu_name().c_str(), context.facts().sm_count);
   if (mode == "check") return check_all(context);
   if (mode == "small") return small(context);
   if (mode == "time") return time_all(context), 0;
@@ -733,10 +644,6 @@ int run(int count, char** arguments) {
 }  // namespace tensorfold::ops::cuda::bench
 
 int main(int count, char** arguments) {
-  try {
-    return tensorfold::ops::cuda::bench::run(count, arguments);
-  } catch (const tensorfold::Error& error) {
-    std::printf("%s\n", error.what());
-    return 1;
-  }
+  using namespace tensorfold::ops::cuda::bench;
+  return guarded(stdout, [&] { return run(count, arguments); });
 }

@@ -5,8 +5,6 @@
 //   cuda_moe check [quick|all [NAME]]   exits with 1 when a number or a bit is wrong
 //   cuda_moe time [rows ...]    us a layer, the floor (memory at 4.54 TB/s, products at 700 TFLOP/s) and the part of it reached
 //   cuda_moe one ROWS PATH      one layer once, for a profiler
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -23,7 +21,7 @@
 
 #include "base/assert.h"
 #include "base/bf16.h"
-#include "ops/cuda/cuda_error.h"
+#include "cuda_harness.h"
 #include "ops/cuda/cuda_operations.h"
 #include "ops/cuda/linear/cuda_linear.h"
 #include "ops/cuda/linear/gated_linear.h"
@@ -33,7 +31,7 @@
 #include "ops/linear/sample_weights.h"
 #include "ops/reference/reference_backend.h"
 
-namespace tensorfold::ops::cuda {
+namespace tensorfold::ops::cuda::bench {
 namespace {
 
 using cpu::SampleFormat;
@@ -46,75 +44,6 @@ constexpr std::array kPaths = {Path::kPortable, Path::kWindow, Path::kGrouped};
 const char* path_name(Path path) {
   return path == Path::kWindow ? "window" : path == Path::kGrouped ? "grouped" : "portable";
 }
-
-// --- device ----------------------------------------------------------------------------------------------------------
-
-template <typename Value>
-class DeviceArray {
- public:
-  explicit DeviceArray(std::size_t count) : count_(count) {
-    check(cudaMalloc(reinterpret_cast<void**>(&data_), std::max<std::size_t>(count, 1) * sizeof(Value)), "allocating");
-    check(cudaMemset(data_, 0, count * sizeof(Value)), "clearing");
-  }
-  explicit DeviceArray(const std::vector<Value>& values) : DeviceArray(values.size()) { put(values); }
-  ~DeviceArray() { cudaFree(data_); }
-  DeviceArray(const DeviceArray&) = delete;
-  void put(const std::vector<Value>& values) {
-    check(cudaMemcpy(data_, values.data(), values.size() * sizeof(Value), cudaMemcpyHostToDevice), "copying in");
-  }
-  std::vector<Value> get() const {
-    std::vector<Value> values(count_);
-    check(cudaMemcpy(values.data(), data_, count_ * sizeof(Value), cudaMemcpyDeviceToHost), "copying out");
-    return values;
-  }
-  Value* data() const { return data_; }
-
- private:
-  Value* data_ = nullptr;
-  std::size_t count_;
-};
-
-/// Operations outside the backend's passes: scratch is poisoned before every use, so that nothing may rely on it.
-class BenchContext final : public CudaContext {
- public:
-  BenchContext() {
-    cudaDeviceProp properties = {};
-    check(cudaGetDeviceProperties(&properties, 0), "reading the GPU's properties");
-    facts_.compute_capability = properties.major * 10 + properties.minor;
-    facts_.sm_count = properties.multiProcessorCount;
-    facts_.shared_bytes_max = static_cast<int>(properties.sharedMemPerBlockOptin);
-    facts_.hopper = facts_.compute_capability == 90;
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
-  }
-  void* scratch(Scratch kind, std::size_t bytes) override {
-    auto& memory = memory_[static_cast<std::size_t>(kind)];
-    if (bytes > memory.second) {
-      check(cudaStreamSynchronize(stream_), "growing scratch");
-      cudaFree(memory.first);
-      memory.second = bytes + bytes / 4;
-      check(cudaMalloc(&memory.first, memory.second), "growing scratch");
-      if (kind == Scratch::kCounters) check(cudaMemset(memory.first, 0, memory.second), "clearing counters");
-      check(cudaDeviceSynchronize(), "clearing counters");
-    }
-    return memory.first;
-  }
-  /// All bytes of every scratch but the counters become `byte`.
-  void poison(int byte) {
-    for (std::size_t kind = 0; kind < memory_.size(); ++kind) {
-      if (kind == static_cast<std::size_t>(Scratch::kCounters) || memory_[kind].second == 0) continue;
-      check(cudaMemsetAsync(memory_[kind].first, byte, memory_[kind].second, stream_), "poisoning scratch");
-    }
-  }
-  Lanes attention_lanes(const LaneSpan*, std::int32_t, std::int32_t) override { return {}; }
-  Lanes lanes(const LaneSpan*, std::int32_t) override { return {}; }
-  IdsRef ids(const std::int32_t*, std::int64_t) override { return {}; }
-  const PassHeader* pass() const override { return pass_; }
-  void set_pass(const PassHeader* pass) { pass_ = pass; }
-
- private:
-  std::array<std::pair<void*, std::size_t>, kScratchKinds> memory_{};
-  const PassHeader* pass_ = nullptr;
-};
 
 // --- one layer -------------------------------------------------------------------------------------------------------
 
@@ -215,7 +144,7 @@ class Layer {
     shared_down_ = make_weights(shape.down, 1, shape.hidden, shape.width, random);
     packed_shared_gate_up_ = load_linear(context, gate_up_source(shared_gate_, shared_up_));
     packed_shared_down_ = load_linear(context, down_source(shared_down_));
-    check(cudaStreamSynchronize(context.stream()), "loading");
+    context.synchronise("loading");
   }
 
   const Shape& shape() const { return shape_; }
@@ -258,10 +187,10 @@ class Layer {
       chosen->resize(static_cast<std::size_t>(rows.count * shape_.top_k));
       p.chosen_experts = chosen->data();
     }
-    context_.poison(0xff);
+    context_.poison_scratch();
     experts::run_experts(context_, weights(), p, path);
-    check(cudaStreamSynchronize(context_.stream()), path_name(path));
-    return residual.get();
+    context_.synchronise(path_name(path));
+    return residual.download();
   }
 
   const Linear& shared_gate_up() const { return *packed_shared_gate_up_; }
@@ -282,7 +211,7 @@ class Layer {
     p.shared_gate = gate.data();
     p.shared_gate_up = packed_shared_gate_up_.get();
     p.shared_down = packed_shared_down_.get();
-    context_.poison(0xff);
+    context_.poison_scratch();
     if (as_layers && !moe_runs_shared(context_, p)) return {};
     if (!as_layers) {
       auto* activations = reinterpret_cast<Activation*>(inner.data());
@@ -291,8 +220,8 @@ class Layer {
       p.shared_output = output.data();
     }
     moe(context_, p);
-    check(cudaStreamSynchronize(context_.stream()), "running with a shared expert");
-    return residual.get();
+    context_.synchronise("running with a shared expert");
+    return residual.download();
   }
 
   std::vector<float> run_reference(const Rows& rows, std::vector<std::int32_t>& chosen) const {
@@ -537,7 +466,6 @@ int run_checks(bool quick, const std::string& only) {
 
 constexpr int kLayers = 40;
 constexpr std::int32_t kPackedExperts = 16;  // that are packed on the host; copies of them make a layer
-constexpr double kBytesPerMicrosecond = 4.54e6, kOperationsPerMicrosecond = 700e6;
 
 /// kLayers layers of the true shape, each with its own memory.
 class Model {
@@ -553,6 +481,8 @@ class Model {
         shared_(static_cast<std::size_t>(row_capacity) * 2048),
         gate_(static_cast<std::size_t>(row_capacity)),
         logits_(static_cast<std::size_t>(kLayers) * static_cast<std::size_t>(row_capacity) * kExperts) {
+    inner_.fill(0);
+    gate_.fill(0);
     shape_.experts = kExperts;
     for (const auto* part : {&sample_.weights().gate_up.front(), &sample_.weights().down.front()}) {
       copy_experts(*part, kPackedExperts, static_cast<std::size_t>(kLayers) * kExperts / kPackedExperts);
@@ -563,16 +493,13 @@ class Model {
     const Rows rows = make_rows({"", 2048, 512, 1, 1, {}, {}, {}}, row_capacity, 5);
     std::vector<Bf16> rounded(rows.x.size());
     std::transform(rows.x.begin(), rows.x.end(), rounded.begin(), [](float value) { return to_bf16(value); });
-    x_.put(rounded);
-    residual_.put(rows.residual);
-    shared_.put(rows.shared_output);
+    x_.upload(rounded);
+    residual_.upload(rows.residual);
+    shared_.upload(rows.shared_output);
     std::mt19937 random(3);
     host_logits_.resize(static_cast<std::size_t>(kLayers) * static_cast<std::size_t>(row_capacity) * kExperts);
     for (float& value : host_logits_) value = static_cast<float>(random() >> 8) * 0x1p-22f;
-    logits_.put(host_logits_);
-  }
-  ~Model() {
-    for (std::uint8_t* memory : memory_) cudaFree(memory);
+    logits_.upload(host_logits_);
   }
 
   MoeParams params(int layer, std::int64_t rows) const {
@@ -591,7 +518,7 @@ class Model {
   std::array<PackedPart, 2> parts(int layer) const {
     std::array<PackedPart, 2> result = {sample_.weights().gate_up.front(), sample_.weights().down.front()};
     for (std::size_t i = 0; i < 2; ++i) {
-      result[i].blocks = memory_[i] + static_cast<std::int64_t>(layer) * kExperts * result[i].expert_bytes;
+      result[i].blocks = memory_[i].data() + static_cast<std::int64_t>(layer) * kExperts * result[i].expert_bytes;
     }
     return result;
   }
@@ -600,7 +527,7 @@ class Model {
     const auto both = parts(layer);
     std::array<PackedPart, 2> shared = {cuda_linear(&sample_.shared_gate_up()).parts().front(),
                                         cuda_linear(&sample_.shared_down()).parts().front()};
-    for (std::size_t i = 0; i < 2; ++i) shared[i].blocks = memory_[2 + i] + layer * shared[i].expert_bytes;
+    for (std::size_t i = 0; i < 2; ++i) shared[i].blocks = memory_[2 + i].data() + layer * shared[i].expert_bytes;
     ExpertWeights weights{{&both[0], 1}, {&both[1], 1}, shape_.hidden, shape_.width};
     MoeParams p = params(layer, rows);
     if (within) {
@@ -662,13 +589,13 @@ class Model {
   /// `copies` of so many experts, one after the other.
   void copy_experts(const PackedPart& part, std::size_t experts, std::size_t copies) {
     const auto bytes = static_cast<std::size_t>(part.expert_bytes) * experts;
-    std::uint8_t* memory = nullptr;
-    check(cudaMalloc(reinterpret_cast<void**>(&memory), bytes * copies), "allocating a model");
+    DeviceArray<std::uint8_t> memory(bytes * copies);
     for (std::size_t i = 0; i < copies; ++i) {
-      check(cudaMemcpyAsync(memory + i * bytes, part.blocks, bytes, cudaMemcpyDeviceToDevice, context_.stream()), "copying");
+      check(cudaMemcpyAsync(memory.data() + i * bytes, part.blocks, bytes, cudaMemcpyDeviceToDevice, context_.stream()),
+            "copying");
     }
-    check(cudaStreamSynchronize(context_.stream()), "copying");
-    memory_.push_back(memory);
+    context_.synchronise("copying");
+    memory_.push_back(std::move(memory));
   }
 
   BenchContext& context_;
@@ -678,36 +605,17 @@ class Model {
   DeviceArray<Bf16> x_, inner_;
   DeviceArray<float> residual_, shared_, gate_, logits_;
   std::vector<float> host_logits_;
-  std::vector<std::uint8_t*> memory_;
+  std::vector<DeviceArray<std::uint8_t>> memory_;
 };
 
 /// Median of five replays of a captured chain, in us a layer.
 double time_chain(BenchContext& context, const std::function<void(int)>& layer) {
   layer(0);  // scratch grows here
-  check(cudaStreamSynchronize(context.stream()), "running once");
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t replay = nullptr;
-  check(cudaStreamBeginCapture(context.stream(), cudaStreamCaptureModeThreadLocal), "capturing");
-  for (int i = 0; i < kLayers; ++i) layer(i);
-  check(cudaStreamEndCapture(context.stream(), &graph), "capturing");
-  check(cudaGraphInstantiate(&replay, graph, 0), "instantiating");
-  cudaEvent_t begin, end;
-  check(cudaEventCreate(&begin), "creating an event");
-  check(cudaEventCreate(&end), "creating an event");
-  std::vector<double> times;
-  for (int i = 0; i < 6; ++i) {
-    check(cudaEventRecord(begin, context.stream()), "recording");
-    check(cudaGraphLaunch(replay, context.stream()), "replaying");
-    check(cudaEventRecord(end, context.stream()), "recording");
-    check(cudaEventSynchronize(end), "replaying");
-    float milliseconds = 0.0f;
-    check(cudaEventElapsedTime(&milliseconds, begin, end), "timing");
-    if (i > 0) times.push_back(static_cast<double>(milliseconds) * 1000.0 / kLayers);
-  }
-  std::sort(times.begin(), times.end());
-  cudaGraphExecDestroy(replay);
-  cudaGraphDestroy(graph);
-  return times[times.size() / 2];
+  context.synchronise("running once");
+  CapturedGraph chain(context, [&] {
+    for (int i = 0; i < kLayers; ++i) layer(i);
+  });
+  return chain.microseconds(5) / kLayers;
 }
 
 void run_times(std::vector<std::int64_t> row_counts) {
@@ -717,7 +625,7 @@ void run_times(std::vector<std::int64_t> row_counts) {
     const double used = model.experts_used(rows);
     const double bytes = used * model.expert_bytes();
     const double operations = static_cast<double>(rows) * model.row_operations();
-    const double floor = std::max(bytes / kBytesPerMicrosecond, operations / kOperationsPerMicrosecond);
+    const double floor = std::max(bytes / kMemoryBytesPerMicrosecond, operations / kFlopsPerMicrosecond);
     std::printf("%5lld rows, %.1f experts, floor %.1f us:", static_cast<long long>(rows), used, floor);
     for (const Path path : kPaths) {
       if (!model.fits(rows, path) || (path == Path::kPortable && rows > 256)) continue;
@@ -741,7 +649,7 @@ void run_one(std::int64_t rows, const std::string& name) {
   for (const Path path : kPaths) {
     if (name == path_name(path)) model.run(1, rows, path);
   }
-  check(cudaStreamSynchronize(context.stream()), "running");
+  context.synchronise();
 }
 
 int run(int count, char** arguments) {
@@ -762,14 +670,10 @@ int run(int count, char** arguments) {
 }
 
 }  // namespace
-}  // namespace tensorfold::ops::cuda
+}  // namespace tensorfold::ops::cuda::bench
 
 int main(int count, char** arguments) {
+  using namespace tensorfold::ops::cuda::bench;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  try {
-    return tensorfold::ops::cuda::run(count, arguments);
-  } catch (const std::exception& error) {
-    std::printf("%s\n", error.what());
-    return 1;
-  }
+  return guarded(stdout, [&] { return run(count, arguments); });
 }

@@ -3,7 +3,6 @@
 // are the tests' (tests/ops: rows, gated_delta, tree_gated_delta on the GPU).
 //
 //   cuda_rows [PART]   microseconds an operation, of the lines whose name contains PART ("27B lanes 64")
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -12,13 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
+#include "cuda_harness.h"
 #include "ops/cuda/cuda_backend.h"
 
-namespace tensorfold::ops {
+namespace tensorfold::ops::cuda::bench {
 namespace {
-
-constexpr double kMemoryBytesPerMicrosecond = 4.54e6;  // a plain read on this card (kernel-study.md)
 
 class Bench {
  public:
@@ -51,8 +48,7 @@ class Bench {
       backend_->synchronise();
       times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / repeats);
     }
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
+    return median(times);
   }
 
  private:
@@ -187,13 +183,9 @@ int run(const std::string& part) {
 }
 
 }  // namespace
-}  // namespace tensorfold::ops
+}  // namespace tensorfold::ops::cuda::bench
 
 int main(int argc, char** argv) {
-  try {
-    return tensorfold::ops::run(argc > 1 ? argv[1] : "");
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  using namespace tensorfold::ops::cuda::bench;
+  return guarded(stderr, [&] { return run(argc > 1 ? argv[1] : ""); });
 }

@@ -5,86 +5,21 @@
 //   cuda_wide stress           the same launches many times
 //   cuda_wide time [rows ...]  microseconds, dependent launches in a CUDA graph, weights rotated through memory
 //   cuda_wide plans ROWS       times of every plan on the 27B's shapes
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "cuda_harness.h"
 #include "cuda_wide_reference.h"
-#include "ops/cuda/cuda_context.h"
-#include "ops/cuda/cuda_error.h"
 #include "ops/cuda/linear/wide.h"
 
 namespace tensorfold::ops::cuda::bench {
 namespace {
-
-constexpr double kMemoryBytesPerMicrosecond = 4.54e6;  // a plain read on this card (kernel-study.md)
-constexpr double kFlopsPerMicrosecond = 700e6;         // what a cuBLAS product holds on random data
-
-template <typename T>
-class DeviceArray {
- public:
-  explicit DeviceArray(std::int64_t count) : count_(count) {
-    check(cudaMalloc(&data_, static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * sizeof(T)), "allocating");
-  }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-  ~DeviceArray() { cudaFree(data_); }
-  T* data() const { return static_cast<T*>(data_); }
-  std::int64_t count() const { return count_; }
-  void upload(const std::vector<T>& values) {
-    check(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "copying");
-  }
-
- private:
-  void* data_ = nullptr;
-  std::int64_t count_;
-};
-
-class BenchContext final : public CudaContext {
- public:
-  BenchContext() {
-    cudaDeviceProp properties = {};
-    check(cudaGetDeviceProperties(&properties, 0), "reading the GPU's properties");
-    facts_.compute_capability = properties.major * 10 + properties.minor;
-    facts_.sm_count = properties.multiProcessorCount;
-    facts_.shared_bytes_max = static_cast<int>(properties.sharedMemPerBlockOptin);
-    facts_.hopper = facts_.compute_capability == 90;
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
-    std::printf("%s, %d multiprocessors, %d bytes of shared memory\n", properties.name, facts_.sm_count, facts_.shared_bytes_max);
-  }
-  void* scratch(Scratch kind, std::size_t bytes) override {
-    auto& memory = scratch_[static_cast<std::size_t>(kind)];
-    if (memory == nullptr || static_cast<std::size_t>(memory->count()) < bytes) {
-      check(cudaStreamSynchronize(stream_), "growing scratch memory");
-      memory = std::make_unique<DeviceArray<std::uint8_t>>(static_cast<std::int64_t>(bytes));
-      // Zeros where it matters; elsewhere whatever was there must not matter.
-      check(cudaMemset(memory->data(), kind == Scratch::kCounters ? 0 : 0xff, bytes), "clearing scratch memory");
-    }
-    return memory->data();
-  }
-  bool counters_are_zero() {
-    auto& memory = scratch_[static_cast<std::size_t>(Scratch::kCounters)];
-    if (memory == nullptr) return true;
-    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(memory->count()));
-    check(cudaMemcpy(bytes.data(), memory->data(), bytes.size(), cudaMemcpyDeviceToHost), "copying");
-    return std::all_of(bytes.begin(), bytes.end(), [](std::uint8_t b) { return b == 0; });
-  }
-  Lanes attention_lanes(const LaneSpan*, std::int32_t, std::int32_t) override { std::abort(); }
-  Lanes lanes(const LaneSpan*, std::int32_t) override { std::abort(); }
-  IdsRef ids(const std::int32_t*, std::int64_t) override { std::abort(); }
-  const PassHeader* pass() const override { return nullptr; }
-
- private:
-  std::unique_ptr<DeviceArray<std::uint8_t>> scratch_[kScratchKinds];
-};
 
 struct Format {
   int bits = 4;
@@ -195,21 +130,19 @@ class Checker {
       for (int row = 0; row < rows; row += step) sample.push_back(row);
       if (sample.back() != rows - 1) sample.push_back(rows - 1);
       if (c.poisoned_neighbour) std::erase(sample, kPoisonedRow);
-      DeviceArray<std::int32_t> rows_list(static_cast<std::int64_t>(sample.size()));
-      rows_list.upload(sample);
+      const DeviceArray<std::int32_t> rows_list(sample);
       if (c.accumulate) {
         fill_floats(before.data(), before.count(), 5, context_.stream());
       } else {
-        check(cudaMemsetAsync(before.data(), 0xff, static_cast<std::size_t>(before.count()) * 4, context_.stream()), "poisoning");
+        before.fill(0xff, context_.stream());
       }
-      copy(expected, before);
+      expected.copy_from(before, context_.stream());
       const std::uint16_t* input = x.data();
       DeviceArray<std::uint16_t> gathered(c.gathered ? static_cast<std::int64_t>(rows) * part.columns : 0);
       LinearCall call;
       call.x = x.data(), call.rows = rows, call.y = got.data(), call.y_stride = stride, call.accumulate = c.accumulate;
-      std::unique_ptr<DeviceArray<std::int32_t>> list;
       if (c.gathered) {
-        list = row_list(rows, part.columns, x.data(), gathered.data(), call.row_index);
+        call.row_index = gather(rows, part.columns, x.data(), gathered.data());
         input = gathered.data();
       }
       literal_product(part, input, rows_list.data(), static_cast<int>(sample.size()), expected.data(), stride, c.accumulate,
@@ -218,18 +151,18 @@ class Checker {
       if (c.gated) {
         const std::int64_t width = part.rows / 2;
         DeviceArray<float> sums(expected.count());
-        copy(sums, expected);
-        copy(expected, before);
+        sums.copy_from(expected, context_.stream());
+        expected.copy_from(before, context_.stream());
         literal_gate(sums.data(), stride, rows_list.data(), static_cast<int>(sample.size()), width, ActivationKind::kSilu,
                      expected.data(), context_.stream());
-        check(cudaStreamSynchronize(context_.stream()), "the literal gate");
+        context_.synchronise("the literal gate");
         call.gated = got.data();
         call.kind = ActivationKind::kSilu;
         compared = width / 2;  // pairs of bf16, as if they were floats
       }
       for (const WidePlan& plan : plans(part, rows, c.every_plan)) {
         for (int repeat = 0; repeat < c.repeats; ++repeat) {
-          copy(got, before);
+          got.copy_from(before, context_.stream());
           run_wide_plan(context_, part, call, plan);
           judge(part, c, rows, plan, got, expected, rows_list, compared);
         }
@@ -245,32 +178,17 @@ class Checker {
  private:
   static constexpr int kPoisonedRow = 2;
 
-  void copy(DeviceArray<float>& to, const DeviceArray<float>& from) {
-    check(cudaMemcpyAsync(to.data(), from.data(), static_cast<std::size_t>(from.count()) * 4, cudaMemcpyDeviceToDevice,
-                          context_.stream()),
-          "copying");
-  }
-
-  // A block of pass data with one list: row r reads x row (7·r + 3) mod the rows there are.
-  std::unique_ptr<DeviceArray<std::int32_t>> row_list(int rows, int columns, const std::uint16_t* x, std::uint16_t* gathered,
-                                                      IdsRef& reference) {
-    constexpr int kHeaderWords = sizeof(PassHeader) / 4;
-    std::vector<std::int32_t> words(static_cast<std::size_t>(kHeaderWords + rows));
-    PassHeader header = {};
-    header.ids[0] = kHeaderWords;
-    header.id_counts[0] = rows;
-    std::memcpy(words.data(), &header, sizeof(header));
+  /// A list by which row r reads x row (7·r + 3) mod the rows there are, and the rows that it reads.
+  IdsRef gather(int rows, int columns, const std::uint16_t* x, std::uint16_t* gathered) {
+    std::vector<std::int32_t> list;
     for (int row = 0; row < rows; ++row) {
       const int from = (7 * row + 3) % x_rows_;
-      words[static_cast<std::size_t>(kHeaderWords + row)] = from;
+      list.push_back(from);
       check(cudaMemcpyAsync(gathered + static_cast<std::int64_t>(row) * columns, x + static_cast<std::int64_t>(from) * columns,
                             static_cast<std::size_t>(columns) * 2, cudaMemcpyDeviceToDevice, context_.stream()),
             "gathering");
     }
-    auto list = std::make_unique<DeviceArray<std::int32_t>>(static_cast<std::int64_t>(words.size()));
-    list->upload(words);
-    reference = {reinterpret_cast<const PassHeader*>(list->data()), 0};
-    return list;
+    return context_.ids(list.data(), rows);
   }
 
   std::vector<WidePlan> plans(const PackedPart& part, int rows, bool every) {
@@ -295,12 +213,11 @@ class Checker {
 
   void judge(const PackedPart& part, const Case& c, int rows, const WidePlan& plan, const DeviceArray<float>& got,
              const DeviceArray<float>& expected, const DeviceArray<std::int32_t>& sample, std::int64_t stride) {
-    check(cudaMemsetAsync(difference_.data(), 0, sizeof(Difference), context_.stream()), "clearing");
+    difference_.fill(0, context_.stream());
     count_differences(got.data(), stride, expected.data(), stride, sample.data(), static_cast<int>(sample.count()), stride,
                       difference_.data(), context_.stream());
-    Difference found;
-    check(cudaMemcpyAsync(&found, difference_.data(), sizeof(found), cudaMemcpyDeviceToHost, context_.stream()), "copying");
-    check(cudaStreamSynchronize(context_.stream()), "running the kernels");
+    context_.synchronise("running the kernels");
+    const Difference found = difference_.download().front();
     const bool zero = context_.counters_are_zero();
     ++calls_;
     total_ += found.count;
@@ -317,13 +234,9 @@ class Checker {
   // Per row of the sample: how many columns differ, from where to where, and one pair of values.
   void describe_differences(const DeviceArray<float>& got, const DeviceArray<float>& expected,
                             const DeviceArray<std::int32_t>& sample, std::int64_t stride) {
-    std::vector<float> a(static_cast<std::size_t>(got.count())), b(a.size());
-    std::vector<std::int32_t> rows(static_cast<std::size_t>(sample.count()));
-    check(cudaMemcpy(a.data(), got.data(), a.size() * 4, cudaMemcpyDeviceToHost), "copying");
-    check(cudaMemcpy(b.data(), expected.data(), b.size() * 4, cudaMemcpyDeviceToHost), "copying");
-    check(cudaMemcpy(rows.data(), sample.data(), rows.size() * 4, cudaMemcpyDeviceToHost), "copying");
+    const std::vector<float> a = got.download(), b = expected.download();
     int shown = 0;
-    for (const std::int32_t row : rows) {
+    for (const std::int32_t row : sample.download()) {
       int count = 0;
       std::int64_t first = 0, last = 0;
       for (std::int64_t column = 0; column < stride; ++column) {
@@ -369,38 +282,30 @@ void check_chains(BenchContext& context) {
       DeviceArray<float> y(count);
       fill_activations(start.data(), count, 3, context.stream());
       const auto layers = [&](bool waits) {
-        check(cudaMemcpyAsync(x.data(), start.data(), static_cast<std::size_t>(count) * 2, cudaMemcpyDeviceToDevice, context.stream()),
-              "copying");
+        x.copy_from(start, context.stream());
         for (const PackedPart& layer : parts) {
           LinearCall call;
           call.x = x.data(), call.rows = rows, call.y = y.data(), call.y_stride = shape.rows;
           if (!wide_linear(context, layer, call)) fail(ErrorCode::kInternal, "no plan");
-          if (waits) check(cudaStreamSynchronize(context.stream()), "a layer");
+          if (waits) context.synchronise("a layer");
           to_activations(y.data(), shape.rows, x.data(), rows, shape.columns, 0.5f, context.stream());
-          if (waits) check(cudaStreamSynchronize(context.stream()), "rounding");
+          if (waits) context.synchronise("rounding");
         }
       };
       const auto result = [&] {
-        std::vector<std::uint32_t> values(static_cast<std::size_t>(count));
-        check(cudaStreamSynchronize(context.stream()), "a chain");
-        check(cudaMemcpy(values.data(), y.data(), values.size() * 4, cudaMemcpyDeviceToHost), "copying");
-        return values;
+        context.synchronise("a chain");
+        std::vector<std::uint32_t> bits;
+        for (const float value : y.download()) bits.push_back(std::bit_cast<std::uint32_t>(value));
+        return bits;
       };
       layers(true);
       const auto expected = result();
-      cudaGraph_t graph = nullptr;
-      cudaGraphExec_t executable = nullptr;
-      check(cudaStreamBeginCapture(context.stream(), cudaStreamCaptureModeThreadLocal), "capturing");
-      layers(false);
-      check(cudaStreamEndCapture(context.stream(), &graph), "capturing");
-      check(cudaGraphInstantiate(&executable, graph, 0), "capturing");
+      CapturedGraph graph(context, [&] { layers(false); });
       for (int repeat = 0; repeat < 12; ++repeat) {
-        check(cudaGraphLaunch(executable, context.stream()), "launching");
+        graph.replay();
         differing += result() != expected;
         ++runs;
       }
-      cudaGraphExecDestroy(executable);
-      cudaGraphDestroy(graph);
     }
   }
   std::printf("chains of 8 dependent layers: %d of %d graph runs differ from the layers one by one\n", differing, runs);
@@ -486,33 +391,9 @@ class Timer {
     std::int64_t bytes = 0;
     for (const Launch& launch : sequence) bytes += part_bytes(describe(launch.shape, {}));
     const int copies = static_cast<int>(std::clamp<std::int64_t>(kArenaBytes / bytes, 1, rows > 128 ? 4 : 20));
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
     queue(sequence, rows, 1);  // scratch memory grows here
-    check(cudaStreamSynchronize(context_.stream()), "running");
-    check(cudaStreamBeginCapture(context_.stream(), cudaStreamCaptureModeThreadLocal), "capturing");
-    queue(sequence, rows, copies);
-    check(cudaStreamEndCapture(context_.stream(), &graph), "capturing");
-    check(cudaGraphInstantiate(&executable, graph, 0), "capturing");
-    cudaEvent_t begin = nullptr, end = nullptr;
-    check(cudaEventCreate(&begin), "timing");
-    check(cudaEventCreate(&end), "timing");
-    std::vector<double> times;
-    for (int repeat = 0; repeat < 8; ++repeat) {
-      check(cudaEventRecord(begin, context_.stream()), "timing");
-      check(cudaGraphLaunch(executable, context_.stream()), "timing");
-      check(cudaEventRecord(end, context_.stream()), "timing");
-      check(cudaEventSynchronize(end), "timing");
-      float milliseconds = 0;
-      check(cudaEventElapsedTime(&milliseconds, begin, end), "timing");
-      if (repeat > 0) times.push_back(milliseconds * 1000.0 / copies);
-    }
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    cudaGraphExecDestroy(executable);
-    cudaGraphDestroy(graph);
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
+    context_.synchronise();
+    return CapturedGraph(context_, [&] { queue(sequence, rows, copies); }).microseconds(7) / copies;
   }
 
   Launch chosen(const Shape& shape, int rows) {
@@ -608,6 +489,8 @@ int run(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   BenchContext context;
+  std::printf("%s, %d multiprocessors, %d bytes of shared memory\n", context.gpu_name().c_str(),
+              context.facts().sm_count, context.facts().shared_bytes_max);
   if (what == "check") return check_bits(context, argc > 2 && std::string(argv[2]) == "quick");
   if (what == "stress") return check_stress(context);
   Timer timer(context);
@@ -629,10 +512,6 @@ int run(int argc, char** argv) {
 }  // namespace tensorfold::ops::cuda::bench
 
 int main(int argc, char** argv) {
-  try {
-    return tensorfold::ops::cuda::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  using namespace tensorfold::ops::cuda::bench;
+  return guarded(stderr, [&] { return run(argc, argv); });
 }
