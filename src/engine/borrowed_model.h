@@ -22,6 +22,7 @@ class BorrowedModel final : public LanguageModel {
                        std::int32_t window_rows) override {
     model_->allocate_caches(page_counts, slot_count, window_rows);
   }
+  void reserve_passes(std::int32_t lanes, std::int32_t logits_rows) override { model_->reserve_passes(lanes, logits_rows); }
   void zero_page(std::int32_t group, std::int32_t page) override { model_->zero_page(group, page); }
   void zero_slot(std::int32_t slot) override { model_->zero_slot(slot); }
   void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override {
@@ -40,6 +41,8 @@ class BorrowedModel final : public LanguageModel {
   std::size_t slot_state_bytes() const override { return model_->slot_state_bytes(); }
   void read_slot(std::int32_t slot, std::byte* out) override { model_->read_slot(slot, out); }
   void write_slot(std::int32_t slot, const std::byte* bytes) override { model_->write_slot(slot, bytes); }
+  std::shared_ptr<std::byte[]> allocate_snapshot() override { return model_->allocate_snapshot(); }
+  void finish_copies() override { model_->finish_copies(); }
   MtpHead* mtp_head() override { return model_->mtp_head(); }
   BlockDrafter* block_drafter() override { return model_->block_drafter(); }
   void forward(const RoundPlan& plan, ForwardResult& result) override { model_->forward(plan, result); }

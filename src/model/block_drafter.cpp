@@ -307,8 +307,12 @@ void DflashDrafter::run_layer(std::size_t index, const Batch& batch) {
   leave(*weights.down, weights.feed_forward_convolution, batch);
 }
 
-void DflashDrafter::reserve_outputs(const Batch& batch) {
-  const auto rows = static_cast<std::int64_t>(batch.drafted.size());
+void DflashDrafter::reserve() {
+  reserve_outputs(rows_max_);
+  output_.reserve_on_host(kLogitsRowsMax);
+}
+
+void DflashDrafter::reserve_outputs(std::int64_t rows) {
   output_.reserve(std::min(kLogitsRowsMax, rows));
   if (!weights_.hidden_projection) return;
   const auto room = std::bit_ceil(static_cast<std::size_t>(rows));
@@ -391,7 +395,7 @@ void DflashDrafter::propose(const std::vector<Block>& blocks, std::vector<BlockC
   result.assign(blocks.size(), {});
   for (std::size_t first = 0; first < blocks.size();) {
     const Batch batch = make_batch(blocks, first);
-    reserve_outputs(batch);
+    reserve_outputs(static_cast<std::int64_t>(batch.drafted.size()));
     ops::PassInputs inputs = pass_inputs(batch.spans, "drafter blocks");
     inputs.rows = batch.rows;
     inputs.row_count = batch.row_count;

@@ -29,6 +29,9 @@ class DflashDrafter final : public BlockDrafter {
   /// Builds the table of rotations; positions of a block may lie up to kDraftBlockRowsMax past the context.
   void set_positions(std::int32_t positions);
 
+  /// Makes room for what the widest batch of blocks leaves.
+  void reserve();
+
   std::int32_t block_rows() const override { return drafter_.block_rows; }
   std::int32_t block_rows_max() const override { return static_cast<std::int32_t>(limits::kDraftBlockRowsMax); }
   bool has_selector() const override { return drafter_.selector.has_value(); }
@@ -83,8 +86,8 @@ class DflashDrafter final : public BlockDrafter {
   void absorb_operations(const AbsorbBatch& batch);
   /// Layers, final norm, projected states and the first part of the logits.
   void block_operations(const Batch& batch);
-  /// Room for what block_operations() leaves.
-  void reserve_outputs(const Batch& batch);
+  /// Room for what block_operations() leaves of `rows` drafted rows.
+  void reserve_outputs(std::int64_t rows);
   void take_candidates(const Batch& batch, const std::vector<Block>& blocks, std::vector<BlockCandidates>& result);
   std::vector<float> read_projected(std::int64_t rows);
   std::int64_t groups() const { return drafter_.hidden_size / drafter_.convolution_group; }

@@ -27,6 +27,7 @@ class DraftOutput {
   std::int32_t id(std::int32_t index) const;
   /// Makes room for `rows` rows of logits; before the pass that runs them.
   void reserve(std::int64_t rows) { head_.reserve(rows); }
+  void reserve_on_host(std::int64_t rows) { head_.reserve_on_host(rows); }
   /// Queues the logits [rows, size()] of final-normed rows.
   void run(const ops::Activation* normed, std::int64_t rows) { head_.run(normed, rows); }
   /// What run() left, in host memory, valid until the next call.

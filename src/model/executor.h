@@ -56,6 +56,9 @@ class Executor final : public LanguageModel {
   std::size_t slot_state_bytes() const override { return layer_caches_.slot_state_bytes(); }
   void read_slot(std::int32_t slot, std::byte* out) override { layer_caches_.read_slot(slot, out); }
   void write_slot(std::int32_t slot, const std::byte* bytes) override;
+  std::shared_ptr<std::byte[]> allocate_snapshot() override;
+  void finish_copies() override { backend_->synchronise(); }
+  void reserve_passes(std::int32_t lanes, std::int32_t logits_rows) override;
   void forward(const RoundPlan& plan, ForwardResult& result) override;
   void forward_beside(const RoundPlan& plan, ForwardResult& result, const std::function<void()>& host_work) override;
   const float* logits_row(const ForwardResult& result, std::size_t index) override;
@@ -72,6 +75,7 @@ class Executor final : public LanguageModel {
  private:
   struct Pass;
 
+  void add_warm_lane(RoundPlan& plan, std::int32_t index, std::int32_t rows, std::int32_t pages) const;
   void add_mtp_cache();
   void add_drafter_caches(DrafterDescription& drafter);
   void build_rope_tables(std::int32_t positions);
@@ -85,6 +89,7 @@ class Executor final : public LanguageModel {
   ops::PassInputs inputs_of(const Pass& pass) const;
   /// Makes room before the pass: within it nothing may be allocated.
   void reserve_outputs(const Pass& pass);
+  void reserve_draws(std::size_t rows);
   void run_operations(const Pass& pass);
   void keep_taps(std::int32_t layer, const Pass& pass);
   void read_results(Pass& pass, ForwardResult& result);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,9 @@ class LanguageModel {
   /// Error(kResourceExhausted).
   virtual void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
                                std::int32_t window_rows) = 0;
+  /// After allocate_caches(): takes what passes of up to `lanes` streams and `logits_rows` rows of logits will want, so that serving
+  /// takes no more of a memory that is the model's alone. Throws Error(kResourceExhausted).
+  virtual void reserve_passes(std::int32_t lanes, std::int32_t logits_rows) { (void)lanes, (void)logits_rows; }
   /// Pages are zeroed when handed to a stream; so is the state of slots (window memory is written before it is read).
   virtual void zero_page(std::int32_t group, std::int32_t page) = 0;
   virtual void zero_slot(std::int32_t slot) = 0;
@@ -91,11 +95,18 @@ class LanguageModel {
   virtual void settle(const PlanLane& lane) = 0;
 
   /// Snapshots: a page's bytes (CacheGroup::page_bytes) and a settled slot's state (slot_state_bytes()) in host memory.
+  /// Copies of slots are queued where `out` and `bytes` are memory of allocate_snapshot(): the host may read or change it after
+  /// finish_copies() alone, further copies follow in order.
   virtual void read_page(std::int32_t group, std::int32_t page, std::byte* out) = 0;
   virtual void write_page(std::int32_t group, std::int32_t page, const std::byte* bytes) = 0;
   virtual std::size_t slot_state_bytes() const = 0;
   virtual void read_slot(std::int32_t slot, std::byte* out) = 0;
   virtual void write_slot(std::int32_t slot, const std::byte* bytes) = 0;
+  /// slot_state_bytes() of host memory that a GPU's copy engines reach; may outlive the model. Throws Error(kResourceExhausted).
+  virtual std::shared_ptr<std::byte[]> allocate_snapshot() {
+    return std::shared_ptr<std::byte[]>(new std::byte[slot_state_bytes()]);
+  }
+  virtual void finish_copies() {}
 
   /// Drafters that share the model's embedding, head and caches; null when the checkpoint has none.
   virtual MtpHead* mtp_head() { return nullptr; }

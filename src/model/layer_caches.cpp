@@ -211,12 +211,15 @@ void LayerCaches::copy_slot(std::int32_t from, std::int32_t to) {
 }
 
 void LayerCaches::read_slot(std::int32_t slot, std::byte* out) {
-  read_all([&](const auto& visit) { for_each_state(slot, visit); }, out);
+  for_each_state(slot, [&](std::byte* data, std::size_t size) {
+    backend_.queue_copy_to_host(out, data, size);
+    out += size;
+  });
 }
 
 void LayerCaches::write_slot(std::int32_t slot, const std::byte* bytes) {
   for_each_state(slot, [&](std::byte* data, std::size_t size) {
-    write(data, bytes, size);
+    backend_.copy_to_backend(data, bytes, size);
     bytes += size;
   });
 }

@@ -59,6 +59,7 @@ class LayerCaches {
   void zero_slot(std::int32_t slot);
   /// Window memory included: what is pending in the slot stays pending in the copy.
   void copy_slot(std::int32_t from, std::int32_t to);
+  /// Queued where the host's side is memory of Backend::allocate_host().
   void read_slot(std::int32_t slot, std::byte* out);
   void write_slot(std::int32_t slot, const std::byte* bytes);
   void poison_slot(std::int32_t slot);

@@ -15,6 +15,14 @@ void LogitsHead::reserve(std::int64_t rows) {
   logits_ = backend_.allocate(bytes, "logits");
 }
 
+void LogitsHead::reserve_on_host(std::int64_t rows) {
+  if (backend_.info().host_memory) return;
+  const auto row_bytes = static_cast<std::size_t>(head_.rows()) * sizeof(float);
+  if (host_logits_ && host_logits_->bytes() >= static_cast<std::size_t>(rows) * row_bytes) return;
+  host_logits_.reset();
+  host_logits_ = backend_.allocate_host(std::bit_ceil(static_cast<std::size_t>(rows)) * row_bytes, "logits on the host");
+}
+
 void LogitsHead::run(const ops::Activation* normed, std::int64_t rows) {
   const std::int64_t count = rows * head_.rows();
   TF_ASSERT(logits_ && logits_->bytes() >= static_cast<std::size_t>(count) * sizeof(float));
@@ -40,13 +48,9 @@ const float* LogitsHead::read_row(std::int64_t row) {
 }
 
 const float* LogitsHead::copy(std::int64_t first, std::int64_t rows) {
-  const auto row_bytes = static_cast<std::size_t>(head_.rows()) * sizeof(float);
-  const auto bytes = static_cast<std::size_t>(rows) * row_bytes;
-  if (!host_logits_ || host_logits_->bytes() < bytes) {
-    host_logits_.reset();
-    host_logits_ = backend_.allocate_host(std::bit_ceil(static_cast<std::size_t>(rows)) * row_bytes, "logits on the host");
-  }
-  backend_.queue_copy_to_host(host_logits_->data(), data() + first * head_.rows(), bytes);
+  reserve_on_host(rows);
+  backend_.queue_copy_to_host(host_logits_->data(), data() + first * head_.rows(),
+                              static_cast<std::size_t>(rows * head_.rows()) * sizeof(float));
   backend_.synchronise();
   return static_cast<const float*>(host_logits_->data());
 }

@@ -18,6 +18,8 @@ class LogitsHead {
 
   /// Makes room for `rows` rows of logits.
   void reserve(std::int64_t rows);
+  /// Makes room for what read() brings of `rows` rows.
+  void reserve_on_host(std::int64_t rows);
   /// Computes logits [rows, vocabulary] of final-normed rows, for which there is room, into backend memory.
   void run(const ops::Activation* normed, std::int64_t rows);
   /// The first `rows` rows of the last run(), fp32 in host memory, valid until the next one.

@@ -97,6 +97,12 @@ void MtpHeadRunner::step(const std::vector<Step>& steps, DraftLogits& result) {
       target == 0 ? "mtp step to 0" : "mtp step to 1", result);
 }
 
+void MtpHeadRunner::reserve(std::int64_t lanes) {
+  for (std::size_t target = 0; target < states_.size(); ++target) reserve_states(target, lanes);
+  output_.reserve(lanes);
+  output_.reserve_on_host(lanes);
+}
+
 void MtpHeadRunner::reserve_states(std::size_t target, std::int64_t rows) {
   auto& buffer = states_[target];
   const auto room = std::bit_ceil(static_cast<std::size_t>(rows));

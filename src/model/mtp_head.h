@@ -24,6 +24,8 @@ class MtpHeadRunner final : public MtpHead {
   std::int32_t depth_max() const override { return head_.depth_max; }
   void absorb(const std::vector<AbsorbLane>& lanes, DraftLogits& result) override;
   void step(const std::vector<Step>& steps, DraftLogits& result) override;
+  /// Makes room for results of `lanes` lanes at a time.
+  void reserve(std::int64_t lanes);
 
  private:
   /// Pairs in the order in which they run: those whose result is wanted come first, each with a span of its own.

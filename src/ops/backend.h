@@ -58,6 +58,12 @@ struct PassInputs {
   std::string name;
 };
 
+/// What bounds the passes of one engine.
+struct PassBounds {
+  std::int64_t rows = 0, lanes = 0, positions = 0;  // of a pass; of a pass; of a lane
+  std::int32_t groups = 0;                          // cache groups
+};
+
 /// Backend memory, zeroed on allocation, at least 64-byte aligned, freed with the object.
 class Buffer {
  public:
@@ -94,7 +100,13 @@ class Backend {
   /// memory of allocate_host() and were kDrawPending before the draw was queued. Other results of the pass may come later.
   virtual void await_draws(const std::int32_t* /*draws*/, std::int64_t /*count*/) { synchronise(); }
 
+  /// After a pass of the largest size: takes what operations come to want beyond it as contexts grow, so that memory_available()
+  /// promises none of it.
+  virtual void reserve_growth() {}
+
   // --- passes
+  /// Takes what announcing passes within `bounds` needs, so that none of them takes any.
+  virtual void reserve_passes(const PassBounds&) {}
   /// The row count that a pass of `rows` rows is padded to (equal buckets can share a captured graph).
   virtual std::int64_t row_bucket(std::int64_t rows) const { return rows; }
   /// Announces a pass. True: run its operations, then end_pass(). False: the backend replays an earlier pass of the same

@@ -112,10 +112,17 @@ class FakeModel : public LanguageModel {
   }
   void read_slot(std::int32_t slot, std::byte* out) override {
     require(at(slot).window.empty(), "a slot is settled before it is read");
-    std::memcpy(out, &at(slot).state, sizeof(std::uint64_t));
-    std::memcpy(out + sizeof(std::uint64_t), &at(slot).count, sizeof(std::int32_t));
+    run_copies();
+    std::memset(out, 0xaa, slot_state_bytes());  // until the copy runs
+    copies_.push_back({out, at(slot).state, at(slot).count});
   }
+  std::shared_ptr<std::byte[]> allocate_snapshot() override {
+    snapshots_.push_back(LanguageModel::allocate_snapshot());
+    return snapshots_.back();
+  }
+  void finish_copies() override { run_copies(); }
   void write_slot(std::int32_t slot, const std::byte* bytes) override {
+    run_copies();  // they are queued one after the other
     const std::int32_t stream = at(slot).stream;
     at(slot) = Slot{};
     at(slot).stream = stream;
@@ -375,8 +382,24 @@ class FakeModel : public LanguageModel {
     }
   }
 
+  /// A copy of a slot to host memory that is still to run.
+  struct SlotCopy {
+    std::byte* out;
+    std::uint64_t state;
+    std::int32_t count;
+  };
+  void run_copies() {
+    for (const SlotCopy& copy : copies_) {
+      std::memcpy(copy.out, &copy.state, sizeof(std::uint64_t));
+      std::memcpy(copy.out + sizeof(std::uint64_t), &copy.count, sizeof(std::int32_t));
+    }
+    copies_.clear();
+  }
+
   FakeModelOptions options_;
   ModelFacts facts_;
+  std::vector<SlotCopy> copies_;
+  std::vector<std::shared_ptr<std::byte[]>> snapshots_;  // a copy may be queued into what nobody holds any more
   std::vector<std::vector<Page>> pages_;
   std::vector<Slot> slots_;
   std::vector<float> logits_;

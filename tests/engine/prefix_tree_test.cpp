@@ -29,11 +29,9 @@ struct World {
     tree = std::make_unique<PrefixTree>(model, *pool, budget);
     pool->set_reclaimer([this](std::int32_t group) { return tree->reclaim(group); });
   }
-  std::shared_ptr<StateSnapshot> snapshot() const {
+  std::shared_ptr<StateSnapshot> snapshot() {
     if (!tree->is_recurrent()) return nullptr;
-    auto state = std::make_shared<StateSnapshot>();
-    state->bytes.resize(model.slot_state_bytes());
-    return state;
+    return snapshots.take();
   }
   /// A stream that feeds `tokens` from `begin` in slices and keeps the whole as a resume point.
   bool run(const std::string& scope, const Tokens& tokens, std::int32_t begin = 0) {
@@ -57,6 +55,7 @@ struct World {
   }
 
   FakeModel model;
+  SnapshotPool snapshots{model};
   std::vector<std::int32_t> counts;
   std::unique_ptr<PagePool> pool;
   std::unique_ptr<PrefixTree> tree;

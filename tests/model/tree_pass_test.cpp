@@ -98,10 +98,11 @@ class Lanes {
         model_->write_page(static_cast<std::int32_t>(group), 1 + to * kPages + page, bytes.data());
       }
     }
-    std::vector<std::byte> state(model_->slot_state_bytes());
-    model_->read_slot(from + 1, state.data());
+    const auto state = model_->allocate_snapshot();
+    model_->read_slot(from + 1, state.get());
     restart(to);
-    model_->write_slot(to + 1, state.data());
+    model_->write_slot(to + 1, state.get());
+    model_->finish_copies();
     at(to).position = position(from);
   }
 

@@ -24,6 +24,7 @@
 
 #include "engine/cache/disk_index.h"
 #include "engine/cache/file_layer.h"
+#include "engine/cache/snapshot_pool.h"
 #include "engine/cache/state_file.h"
 
 namespace tensorfold {
@@ -44,7 +45,7 @@ struct StateToWrite {
   StateHeader header;
   bool resume_point = false;
   std::vector<std::byte> pages;
-  std::shared_ptr<const std::vector<std::byte>> snapshot;  // may be null
+  std::shared_ptr<const StateSnapshot> snapshot;  // may be null; complete
 };
 
 /// Reading a stored prefix back. The reader thread fills it, the engine thread takes from it.

@@ -18,6 +18,7 @@ constexpr std::int32_t kSharedTokensMin = kPageTokens;            // waiting for
 constexpr std::int32_t kSnapshotTokensMin = kPageTokens;          // a shorter prefix is computed in less than a pass
 constexpr double kLoadSecondsMin = 0.25, kLoadSecondsMax = 10.0;  // waiting for the disk
 constexpr auto kFlushTime = std::chrono::seconds(10);
+constexpr std::uint64_t kPreparedBytesMax = 2ull << 30;  // pinning memory takes about a second for as much
 constexpr std::size_t kLastMessages = 2;  // ends of the last messages are where the next turn and an edit resume
 
 }  // namespace
@@ -27,9 +28,11 @@ PrefixCache::PrefixCache(LanguageModel& model, PagePool& pool, const Capacity& c
       pool_(pool),
       groups_(model.facts().groups),
       pass_rows_(capacity.pass_rows),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      snapshots_(model) {
   if (capacity.prefix_budget.is_empty()) return;
   tree_ = std::make_unique<PrefixTree>(model, pool, capacity.prefix_budget);
+  prepare_snapshots(capacity);
   mark_spacing_ = resume_point_spacing(groups_);
   pool_.set_reclaimer([this](std::int32_t group) {
     try {
@@ -40,8 +43,20 @@ PrefixCache::PrefixCache(LanguageModel& model, PagePool& pool, const Capacity& c
     }
   });
   if (options_.store == nullptr) return;
-  learner_ = std::make_unique<PrefixLearner>(model, pool, *tree_, capacity.prefix_budget, std::move(options_.store),
-                                             options_.identity, options_.learn_tokens_min);
+  learner_ = std::make_unique<PrefixLearner>(model, pool, *tree_, snapshots_, capacity.prefix_budget,
+                                             std::move(options_.store), options_.identity, options_.learn_tokens_min);
+}
+
+/// Where states travel to host memory, the first of them shouldn't wait for it to be pinned. More comes as it is wanted.
+void PrefixCache::prepare_snapshots(const Capacity& capacity) {
+  if (!tree_->is_recurrent() || model_.memory_available().is_shared) return;
+  const std::uint64_t bytes = std::min(capacity.prefix_budget.snapshot_bytes, kPreparedBytesMax);
+  const std::uint64_t count = std::min<std::uint64_t>(bytes / tree_->snapshot_bytes(), static_cast<std::uint64_t>(capacity.lanes) + 1);
+  try {
+    snapshots_.prepare(count);
+  } catch (const std::exception& error) {
+    spdlog::warn("no memory was taken ahead for kept states ({})", error.what());
+  }
 }
 
 /// Short memory is what can stop a change of the tree in its middle: nothing that it holds is relied on any more then.
@@ -49,6 +64,7 @@ void PrefixCache::forget_if_torn(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) return;
   spdlog::warn("memory is short: all kept prefixes are let go of");
   tree_->forget();
+  snapshots_.trim();
 }
 
 bool PrefixCache::work() {
@@ -255,7 +271,7 @@ bool PrefixCache::resume(Stream& stream) {
   }
   if (!stream.cache().admit(pool_, groups_, stream.tokens_max(), pass_rows_, &match.prefix)) return false;
   try {
-    if (match.snapshot != nullptr) model_.write_slot(stream.cache().slot(), match.snapshot->bytes.data());
+    if (match.snapshot != nullptr) model_.write_slot(stream.cache().slot(), match.snapshot->data());
   } catch (const std::exception& error) {
     spdlog::warn("a kept state couldn't be restored ({}); the prompt is computed from its start", error.what());
     stream.cache().release();
@@ -351,9 +367,8 @@ void PrefixCache::settle(Stream& stream) {
 void PrefixCache::keep(Stream& stream, std::int32_t position, bool resume_point) {
   std::shared_ptr<StateSnapshot> snapshot;
   if (tree_->is_recurrent() && resume_point) {
-    snapshot = std::make_shared<StateSnapshot>();
-    snapshot->bytes.resize(model_.slot_state_bytes());
-    model_.read_slot(stream.cache().slot(), snapshot->bytes.data());
+    snapshot = snapshots_.take();
+    model_.read_slot(stream.cache().slot(), snapshot->data());
   }
   tree_->keep(stream.prefix.scope, elements_of(stream, position), stream.cache().tables(), resume_point,
               std::move(snapshot));

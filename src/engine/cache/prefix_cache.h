@@ -19,6 +19,7 @@
 
 #include "engine/cache/prefix_learner.h"
 #include "engine/cache/prefix_tree.h"
+#include "engine/cache/snapshot_pool.h"
 #include "engine/capacity.h"
 
 namespace tensorfold {
@@ -90,6 +91,7 @@ class PrefixCache {
   const PrefixTree* tree() const { return tree_.get(); }
 
  private:
+  void prepare_snapshots(const Capacity& capacity);
   void forget_if_torn(const std::exception& error);
   PrefixTree::Elements elements_of(Stream& stream, std::int32_t count);
   std::vector<PrefixTree::Range> uncut_of(const Stream& stream) const;
@@ -108,6 +110,7 @@ class PrefixCache {
   std::vector<CacheGroup> groups_;
   std::int32_t pass_rows_;
   Options options_;
+  SnapshotPool snapshots_;
   std::unique_ptr<PrefixTree> tree_;        // null: off
   std::unique_ptr<PrefixLearner> learner_;  // null: nothing goes to disk
   std::int32_t mark_spacing_ = 0;

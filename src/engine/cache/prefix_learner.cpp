@@ -40,11 +40,13 @@ struct PrefixLearner::Filling {
   std::size_t group = 0;        // of the part: what comes before is in place
 };
 
-PrefixLearner::PrefixLearner(LanguageModel& model, PagePool& pool, PrefixTree& tree, const PrefixBudget& budget,
-                             std::unique_ptr<DiskStore> store, std::string identity, std::int32_t tokens_min)
+PrefixLearner::PrefixLearner(LanguageModel& model, PagePool& pool, PrefixTree& tree, SnapshotPool& snapshots,
+                             const PrefixBudget& budget, std::unique_ptr<DiskStore> store, std::string identity,
+                             std::int32_t tokens_min)
     : model_(model),
       pool_(pool),
       tree_(tree),
+      snapshots_(snapshots),
       groups_(model.facts().groups),
       budget_(budget),
       store_(std::move(store)),
@@ -168,8 +170,8 @@ bool PrefixLearner::begin_segment(const Job& job) {
   if (next->is_last) {
     for (const std::size_t g : tree_.window_groups()) set_blocks(g, tree_.first_window_block(g, position));
     if (held.snapshot != nullptr) {
-      next->state->snapshot = std::shared_ptr<const std::vector<std::byte>>(held.snapshot, &held.snapshot->bytes);
-      header.snapshot_bytes = held.snapshot->bytes.size();
+      next->state->snapshot = held.snapshot;
+      header.snapshot_bytes = held.snapshot->size();
     }
   }
   next->state->pages.reserve(header.payload_bytes() - header.snapshot_bytes);
@@ -199,6 +201,7 @@ bool PrefixLearner::copy_pages(std::uint64_t bytes_max) {
 
 void PrefixLearner::finish_segment() {
   auto state = std::move(copying_->state);
+  if (state->snapshot != nullptr) model_.finish_copies();  // another thread reads it
   if (copying_->is_last) {
     copying_.reset();
   } else {
@@ -350,9 +353,8 @@ void PrefixLearner::install_part() {
     std::shared_ptr<StateSnapshot> snapshot;
     if (tree_.is_recurrent()) {
       if (part->header.snapshot_bytes != tree_.snapshot_bytes()) return end_fill();
-      snapshot = std::make_shared<StateSnapshot>();
-      snapshot->bytes.assign(part->payload.end() - static_cast<std::ptrdiff_t>(tree_.snapshot_bytes()),
-                             part->payload.end());
+      const auto size = static_cast<std::size_t>(tree_.snapshot_bytes());
+      snapshot = snapshots_.take_filled(part->payload.data() + part->payload.size() - size, size);
     }
     keep_filled(position, true, std::move(snapshot));
   }

@@ -27,8 +27,8 @@ struct PrefixLoad {
 
 class PrefixLearner {
  public:
-  PrefixLearner(LanguageModel& model, PagePool& pool, PrefixTree& tree, const PrefixBudget& budget,
-                std::unique_ptr<DiskStore> store, std::string identity, std::int32_t tokens_min);
+  PrefixLearner(LanguageModel& model, PagePool& pool, PrefixTree& tree, SnapshotPool& snapshots,
+                const PrefixBudget& budget, std::unique_ptr<DiskStore> store, std::string identity, std::int32_t tokens_min);
   ~PrefixLearner();
 
   /// A resume point was kept that should survive a restart.
@@ -78,6 +78,7 @@ class PrefixLearner {
   LanguageModel& model_;
   PagePool& pool_;
   PrefixTree& tree_;
+  SnapshotPool& snapshots_;
   std::vector<CacheGroup> groups_;
   PrefixBudget budget_;
   std::unique_ptr<DiskStore> store_;

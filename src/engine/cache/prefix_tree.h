@@ -26,14 +26,10 @@
 
 #include "engine/cache/page_pool.h"
 #include "engine/cache/prefix_budget.h"
+#include "engine/cache/snapshot_pool.h"
 #include "engine/cache/stream_cache.h"
 
 namespace tensorfold {
-
-/// The recurrent state of a stream after `position` tokens, as LanguageModel::read_slot gives it.
-struct StateSnapshot {
-  std::vector<std::byte> bytes;
-};
 
 struct PrefixMatch {
   std::int32_t matched = 0;  // leading elements that the tree holds

@@ -50,6 +50,8 @@ class SelectiveBackend final : public ops::Backend {
     return inner_->allocate_host(bytes, purpose);
   }
   MemoryAvailable memory_available() const override { return inner_->memory_available(); }
+  void reserve_growth() override { inner_->reserve_growth(); }
+  void reserve_passes(const ops::PassBounds& bounds) override { inner_->reserve_passes(bounds); }
   void copy_to_backend(void* destination, const void* source, std::size_t bytes) override;
   void copy_to_host(void* destination, const void* source, std::size_t bytes) override;
   void queue_copy_to_host(void* destination, const void* source, std::size_t bytes) override {

@@ -32,6 +32,7 @@ namespace {
 constexpr int kArithmeticVersion = 1;
 constexpr std::int64_t kCapturedRowsMax = 128;          // longer passes hide their launches behind their kernels
 constexpr std::int64_t kPassRowsMax = 2048;
+constexpr std::uint64_t kCaptureBytesMin = 32u << 20;   // what the driver may want for one more captured pass
 // Between two questions to the driver whether a pass whose draws are awaited has failed: each takes microseconds, in which nobody looks.
 constexpr auto kDrawQueryTime = std::chrono::microseconds(200);
 constexpr int kDrawLooksBetweenClockReads = 64;
@@ -92,6 +93,15 @@ class BackendContext final : public CudaContext {
     return scratch_[index];
   }
 
+  void reserve_growth() {
+    scratch(Scratch::kPartials, static_cast<std::size_t>(facts_.attention_partial_bytes_max));
+    scratch(Scratch::kCounters, 1);
+  }
+  void reserve_passes(const PassBounds& bounds) {
+    graphs_.clear();
+    store_.reserve(PassBlock::bytes_max(bounds), stream_);
+  }
+
   Lanes attention_lanes(const LaneSpan* spans, std::int32_t count, std::int32_t window) override {
     return find_lanes(spans, count, window, true);
   }
@@ -131,6 +141,7 @@ class BackendContext final : public CudaContext {
       launch_graph(entry.graph);
       return false;
     }
+    if (memory_->left() < kCaptureBytesMin) return begin_direct();  // slower, but it runs
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a pass");
     state_ = State::kCapture;
     fetch_arrays();
@@ -303,6 +314,8 @@ class CudaBackend final : public Backend {
     }
   }
 
+  void reserve_growth() override { context().reserve_growth(); }
+  void reserve_passes(const PassBounds& bounds) override { context().reserve_passes(bounds); }
   std::int64_t row_bucket(std::int64_t rows) const override { return cuda::row_bucket(rows); }
   bool begin_pass(const PassInputs& inputs) override {
     weight_loader_.reset();  // whoever computes has loaded

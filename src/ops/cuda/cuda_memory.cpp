@@ -11,12 +11,10 @@ namespace tensorfold::ops::cuda {
 namespace {
 
 constexpr double kMib = 1024.0 * 1024.0;
-constexpr std::uint64_t kReserveBytesMax = 1536ull << 20;
+constexpr std::uint64_t kReserveBytesMax = 1024ull << 20;
 constexpr std::uint64_t kReserveShare = 16;  // of the memory, at most this part is kept back
 constexpr std::uint64_t kPartialBytesMax = 512ull << 20;
 constexpr std::uint64_t kPartialShare = 128;
-// Scratch memory grows by a quarter more than is asked for, and other operations want some, too.
-static_assert(2 * kPartialBytesMax <= kReserveBytesMax && 2 * kReserveShare <= kPartialShare);
 
 }  // namespace
 

@@ -36,14 +36,15 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   void* take(std::size_t bytes, const char* purpose);
   void give_back(void* memory, std::size_t bytes);
 
-  /// What can still be allocated, less a reserve for what grows as passes run: graphs, scratch, the driver's own.
+  /// What can still be allocated.
+  std::uint64_t left() const;
+  /// The same less a reserve for captured passes and the driver's own, which come as passes run.
   std::uint64_t available() const;
-  /// How much of that reserve attention's partial results may take (DeviceFacts): they grow with contexts, long after start-up.
+  /// How much attention's partial results may take (DeviceFacts): they grow with contexts, so serving takes all of it at start-up.
   std::uint64_t attention_partial_bytes_max() const;
 
  private:
   friend class CudaBuffer;
-  std::uint64_t left() const;
   void clear(void* memory, std::size_t bytes);
 
   cudaStream_t clearing_ = nullptr;  // its own: the whole GPU may not be waited for while another backend captures a pass

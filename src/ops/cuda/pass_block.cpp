@@ -126,6 +126,22 @@ void PassBlock::add_group(const PassInputs::Lanes& lanes, std::int64_t row_count
   group.row_lane = append(row_lane.data(), row_lane.size());
 }
 
+std::size_t PassBlock::bytes_max(const PassBounds& bounds) {
+  constexpr std::int64_t kWord = sizeof(std::int32_t), kAlignment = 16;
+  // A drafter's pass may have a group a layer and two spans a lane (pairs whose result is wanted, and the others).
+  const std::int64_t groups = std::max<std::int64_t>(bounds.groups, 4), spans = 2 * bounds.lanes;
+  const std::int64_t positions = bounds.positions + kWindowRowsMax;
+  const std::int64_t pages = positions / limits::kKvPageTokens + 1;
+  std::int64_t items = 1;
+  for (std::int64_t key = 0; key < positions; key = segment_end(key)) ++items;
+  const std::int64_t lists = 5 * kAlignment + 2 * limits::kTreeRowsMax * kWord + limits::kWideWindowRowsMax * kWord;
+  const std::int64_t span = static_cast<std::int64_t>(sizeof(DeviceLane)) + pages * kWord + lists +
+                            items * static_cast<std::int64_t>(sizeof(AttentionItem));
+  const std::int64_t group = spans * span + bounds.rows * kWord + 4 * kAlignment;
+  const std::int64_t ids = bounds.rows * kWord * (kPassIdsMax + kRowDrawWords) + kPassIdsMax * kAlignment;
+  return sizeof(PassHeader) + static_cast<std::size_t>(groups * group + ids);
+}
+
 void PassBlock::build(const PassInputs& inputs) {
   if (inputs.lanes.size() > kPassGroupsMax || inputs.ids.size() > kPassIdsMax) {
     fail(ErrorCode::kInternal, "CUDA: a pass of {} cache groups and {} lists; {} and {} are built in",

@@ -21,6 +21,9 @@ class PassBlock {
   const std::vector<std::int32_t>& words() const { return words_; }
   std::size_t bytes() const { return words_.size() * sizeof(std::int32_t); }
 
+  /// No pass within `bounds` has a larger block.
+  static std::size_t bytes_max(const PassBounds& bounds);
+
   /// Group and list facts for launches; `header` is where the block will stand in device memory.
   Lanes lanes(std::size_t group, const PassHeader* header) const;
   std::size_t group_count() const { return facts_.size(); }

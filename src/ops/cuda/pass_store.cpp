@@ -50,22 +50,32 @@ void PassStore::wait_until_fetched(cudaStream_t stream) const {
   }
 }
 
+/// Room for blocks of `bytes`. Everything that knows the places before is stale then.
+void PassStore::grow(std::size_t bytes, cudaStream_t stream) {
+  check(cudaStreamSynchronize(stream), "waiting for the last pass");
+  if (device_ != nullptr) memory_.give_back(device_, device_bytes_);
+  device_ = nullptr;
+  device_bytes_ = 0;
+  const std::size_t grown = std::max(round_up(bytes, 16), kFirstDeviceBytes);
+  device_ = memory_.take(grown, "a pass's arrays");
+  device_bytes_ = grown;
+  staged_bytes_ = 0;
+  staged_ = pinned_.reserve(sizeof(PassStaging) + grown);
+  staged_bytes_ = sizeof(PassStaging) + grown;
+}
+
+void PassStore::reserve(std::size_t bytes, cudaStream_t stream) {
+  if (bytes > device_bytes_) grow(bytes, stream);
+  if (loose_ == nullptr) loose_ = memory_.take(kLooseBlockBytes, "operations' arrays");
+}
+
 bool PassStore::stage(const PassBlock& block, cudaStream_t stream) {
   wait_until_fetched(stream);
   const std::size_t chunks = (block.bytes() + 15) / 16;
   const std::size_t bytes = sizeof(PassStaging) + std::max(chunks, kPassChunksMin) * 16;
   bool moved = false;
   if (chunks * 16 > device_bytes_ || bytes > staged_bytes_) {
-    check(cudaStreamSynchronize(stream), "waiting for the last pass");
-    if (device_ != nullptr) memory_.give_back(device_, device_bytes_);
-    device_ = nullptr;
-    device_bytes_ = 0;
-    const std::size_t grown = std::max(chunks * 32, kFirstDeviceBytes);
-    device_ = memory_.take(grown, "a pass's arrays");
-    device_bytes_ = grown;
-    staged_bytes_ = 0;
-    staged_ = pinned_.reserve(sizeof(PassStaging) + grown);
-    staged_bytes_ = sizeof(PassStaging) + grown;
+    grow(chunks * 32, stream);
     moved = true;
   }
   if (fetched_ == nullptr) {

@@ -20,6 +20,9 @@ class PassStore {
   PassStore(const PassStore&) = delete;
   PassStore& operator=(const PassStore&) = delete;
 
+  /// Makes room for blocks of `bytes`, and for one operation's outside a pass.
+  void reserve(std::size_t bytes, cudaStream_t stream);
+
   /// Puts `block` where fetch() finds it, as soon as the one before has been fetched. True: a place moved, and captured
   /// fetches, and all that knows header(), are stale.
   bool stage(const PassBlock& block, cudaStream_t stream);
@@ -35,6 +38,7 @@ class PassStore {
 
  private:
   void wait_until_fetched(cudaStream_t stream) const;
+  void grow(std::size_t bytes, cudaStream_t stream);
 
   DeviceMemory& memory_;
   PinnedBytes pinned_, fetched_bytes_;

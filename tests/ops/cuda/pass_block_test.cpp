@@ -267,6 +267,52 @@ TEST(PassBlock, KeepsListsAndRefusesTooMany) {
   EXPECT_THROW(block.build(inputs), Error);
 }
 
+TEST(PassBlock, NoPassIsLargerThanItsBounds) {
+  std::mt19937 random(23);
+  for (const std::int64_t positions : {100, 2000, 40'000, 200'000}) {
+    for (const int count : {1, 7, 64}) {
+      PassBounds bounds;
+      bounds.rows = 2048;
+      bounds.lanes = count;
+      bounds.positions = positions;
+      bounds.groups = 2;
+      const std::size_t bytes_max = PassBlock::bytes_max(bounds);
+      // Lanes at the very end of what they may hold, in two groups; lists for every row.
+      std::vector<std::int32_t> pages(static_cast<std::size_t>(positions / limits::kKvPageTokens + 3), 1);
+      std::vector<std::vector<std::int32_t>> parents(static_cast<std::size_t>(count));
+      std::vector<LaneSpan> spans(static_cast<std::size_t>(count));
+      std::vector<std::int32_t> replay(limits::kTreeRowsMax);
+      std::iota(replay.begin(), replay.end(), 0);
+      std::int32_t rows = 0;
+      for (std::size_t i = 0; i < spans.size(); ++i) {
+        parents[i] = random_tree(random, static_cast<std::int32_t>(limits::kTreeRowsMax));
+        spans[i].slot = 1;
+        spans[i].first_row = rows;
+        spans[i].row_count = static_cast<std::int32_t>(limits::kTreeRowsMax);
+        spans[i].position = static_cast<std::int32_t>(positions) - spans[i].row_count;
+        spans[i].pages = pages.data();
+        spans[i].parents = parents[i].data();
+        spans[i].commits = false;
+        spans[i].replay_rows = replay.data();
+        spans[i].replay_count = static_cast<std::int32_t>(replay.size());
+        rows += spans[i].row_count;
+      }
+      const std::vector<std::int32_t> list(static_cast<std::size_t>(bounds.rows), 0);
+      const std::vector<std::int32_t> draws(static_cast<std::size_t>(bounds.rows * kRowDrawWords), 0);
+      PassInputs inputs;
+      inputs.rows = rows;
+      inputs.row_count = bounds.rows;
+      inputs.lanes = {{spans, 0}, {spans, 0}};
+      inputs.ids.assign(6, list);
+      inputs.ids.push_back(draws);
+      PassBlock block;
+      block.build(inputs);
+      EXPECT_LE(block.bytes(), bytes_max) << count << " lanes of " << positions;
+      EXPECT_GE(8 * block.bytes() + (1u << 20), bytes_max) << "far more than is needed";
+    }
+  }
+}
+
 TEST(PassBlock, LanesWithoutPagesHaveNoItems) {
   LaneSpan span;
   span.slot = 2;

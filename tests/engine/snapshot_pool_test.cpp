@@ -1,0 +1,95 @@
+// Memory of snapshots: it is handed on, never shared, and the host only writes it when no copy is queued.
+#include "engine/cache/snapshot_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "fake_model.h"
+
+namespace tensorfold {
+namespace {
+
+testing::FakeModelOptions recurrent() {
+  testing::FakeModelOptions options;
+  options.has_recurrent = true;
+  return options;
+}
+
+TEST(SnapshotPool, MemoryServesOneSnapshotAfterTheOther) {
+  testing::FakeModel model(recurrent());
+  SnapshotPool pool(model);
+  auto first = pool.take(), second = pool.take();
+  EXPECT_EQ(first->size(), model.slot_state_bytes());
+  EXPECT_NE(first->data(), second->data());
+  const std::byte* memory = first->data();
+  first.reset();
+  const auto third = pool.take();
+  EXPECT_EQ(third->data(), memory);
+  EXPECT_NE(pool.take()->data(), memory);
+}
+
+TEST(SnapshotPool, WhatIsPreparedIsUsedAndTrimmingLetsGoOfIt) {
+  class Watching : public testing::FakeModel {
+   public:
+    using FakeModel::FakeModel;
+    std::shared_ptr<std::byte[]> allocate_snapshot() override {
+      auto memory = LanguageModel::allocate_snapshot();
+      given.push_back(memory);
+      return memory;
+    }
+    std::vector<std::weak_ptr<std::byte[]>> given;
+  } watched(recurrent());
+  SnapshotPool pool(watched);
+  pool.prepare(3);
+  ASSERT_EQ(watched.given.size(), 3u);
+  auto held = pool.take();
+  EXPECT_EQ(watched.given.size(), 3u);
+  pool.trim();
+  int alive = 0;
+  for (const auto& memory : watched.given) alive += memory.expired() ? 0 : 1;
+  EXPECT_EQ(alive, 1);
+  const std::byte* memory = held->data();
+  held.reset();
+  EXPECT_EQ(pool.take()->data(), memory);
+}
+
+TEST(SnapshotPool, TheHostWritesAfterQueuedCopiesAlone) {
+  testing::FakeModel model(recurrent());
+  model.allocate_caches(std::vector<std::int32_t>(model.facts().groups.size(), 4), 3, 1);
+  SnapshotPool pool(model);
+  {
+    const auto snapshot = pool.take();
+    model.read_slot(1, snapshot->data());  // queued, and given up before it has run
+  }
+  const std::vector<std::byte> bytes(model.slot_state_bytes(), std::byte{7});
+  const auto filled = pool.take_filled(bytes.data(), bytes.size());
+  model.finish_copies();
+  EXPECT_EQ(std::memcmp(filled->data(), bytes.data(), bytes.size()), 0);
+}
+
+TEST(SnapshotPool, SnapshotsOutliveThePoolAndEndOnAnyThread) {
+  testing::FakeModel model(recurrent());
+  auto pool = std::make_unique<SnapshotPool>(model);
+  std::set<const std::byte*> places;
+  std::vector<std::shared_ptr<StateSnapshot>> snapshots;
+  for (int i = 0; i < 8; ++i) {
+    snapshots.push_back(pool->take());
+    EXPECT_TRUE(places.insert(snapshots.back()->data()).second);
+  }
+  std::vector<std::thread> threads;
+  for (auto& snapshot : snapshots) {
+    threads.emplace_back([snapshot = std::move(snapshot)]() mutable {
+      std::memset(snapshot->data(), 1, snapshot->size());
+      snapshot.reset();
+    });
+  }
+  pool.reset();
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace tensorfold
