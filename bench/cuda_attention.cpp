@@ -168,10 +168,9 @@ void time_attention(BenchContext& context, bool prompts) {
   }
 }
 
-}  // namespace tensorfold::ops::cuda::bench
+namespace {
 
-int main(int count, char** arguments) {
-  using namespace tensorfold::ops::cuda::bench;
+int run(int count, char** arguments) {
   const std::string what = count > 1 ? arguments[1] : "bits";
   BenchContext context;
   if (what == "bits" || what == "quick") {
@@ -182,4 +181,12 @@ int main(int count, char** arguments) {
   if (what == "trees") return check_attention_trees(context) == 0 ? 0 : 1;
   time_attention(context, what == "prompts");
   return 0;
+}
+
+}  // namespace
+}  // namespace tensorfold::ops::cuda::bench
+
+int main(int count, char** arguments) {
+  using namespace tensorfold::ops::cuda::bench;
+  return guarded(stderr, [&] { return run(count, arguments); });
 }

@@ -147,13 +147,13 @@ class ChainCheck {
       }
     }
     poison();
-    world_.context().padding_rows = 5;
+    world_.context().set_padding_rows(5);
     for (std::size_t lane = 0; lane < contexts_.size(); ++lane) {
       compare({step(lane, 0, 1)}, kernel + ": one row and padding");
       compare({step(lane, 1, 3)}, kernel + ": window of 3, lane alone");
       compare({step(lane, 4, 12)}, kernel + ": window of 12, lane alone");
     }
-    world_.context().padding_rows = 0;
+    world_.context().set_padding_rows(0);
   }
 
   void prompts(const std::string& kernel, int context_max) {

@@ -160,8 +160,8 @@ Rows World::run(const std::vector<Step>& steps) {
     rows += step.count;
     spans.push_back(span);
   }
-  TF_ASSERT(rows + context_.padding_rows <= kRowsMax);
-  positions.resize(positions.size() + static_cast<std::size_t>(context_.padding_rows), 0);
+  TF_ASSERT(rows + context_.padding_rows() <= kRowsMax);
+  positions.resize(positions.size() + static_cast<std::size_t>(context_.padding_rows()), 0);
   AttentionReplayParams replay;
   replay.geometry = {shape_.kv_heads, shape_.head_dim};
   replay.pool = pool();

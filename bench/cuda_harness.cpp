@@ -23,6 +23,7 @@ BenchContext::BenchContext() {
 }
 
 void* BenchContext::scratch(Scratch kind, std::size_t bytes) {
+  TF_ASSERT(!refuses_scratch_);
   auto& memory = scratch_[static_cast<std::size_t>(kind)];
   if (bytes > memory.bytes()) {
     synchronise("growing scratch memory");
@@ -52,12 +53,15 @@ const PassHeader* BenchContext::upload(const PassBlock& block) {
 }
 
 Lanes BenchContext::attention_lanes(const LaneSpan* spans, std::int32_t count, std::int32_t window) {
-  if (const auto found = kept_.find(spans); found != kept_.end()) return found->second.second;
+  if (const auto found = kept_.find({spans, window}); found != kept_.end()) {
+    TF_ASSERT(found->second.count == count);
+    return found->second.lanes;
+  }
   PassInputs inputs;
   for (std::int32_t i = 0; i < count; ++i) {
     inputs.rows = std::max<std::int64_t>(inputs.rows, spans[i].first_row + spans[i].row_count);
   }
-  inputs.row_count = inputs.rows + padding_rows;
+  inputs.row_count = inputs.rows + padding_rows_;
   inputs.lanes.push_back({{spans, static_cast<std::size_t>(count)}, window});
   PassBlock block;
   block.build(inputs);
@@ -65,9 +69,9 @@ Lanes BenchContext::attention_lanes(const LaneSpan* spans, std::int32_t count, s
 }
 
 void BenchContext::keep_lanes(const LaneSpan* spans, std::int32_t count, std::int32_t window) {
-  kept_.erase(spans);
+  kept_.erase({spans, window});
   const Lanes lanes = attention_lanes(spans, count, window);
-  kept_[spans] = {std::move(blocks_.back()), lanes};
+  kept_[{spans, window}] = {std::move(blocks_.back()), lanes, count};
   blocks_.pop_back();
 }
 
@@ -83,7 +87,13 @@ IdsRef BenchContext::ids(const std::int32_t* list, std::int64_t count) {
 
 CapturedGraph::CapturedGraph(BenchContext& context, const std::function<void()>& launches) : context_(context) {
   check(cudaStreamBeginCapture(context.stream(), cudaStreamCaptureModeThreadLocal), "capturing");
-  launches();
+  try {
+    launches();
+  } catch (...) {  // the stream would go on recording, and nothing on it would run any more
+    cudaStreamEndCapture(context.stream(), &graph_);
+    if (graph_ != nullptr) cudaGraphDestroy(graph_);
+    throw;
+  }
   check(cudaStreamEndCapture(context.stream(), &graph_), "capturing");
 }
 
@@ -117,6 +127,7 @@ double CapturedGraph::microseconds(int runs) {
 }
 
 double median(std::vector<double> values) {
+  TF_ASSERT(!values.empty());
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/assert.h"
 #include "ops/cuda/cuda_context.h"
 #include "ops/cuda/cuda_error.h"
 #include "ops/cuda/pass_block.h"
@@ -44,6 +45,7 @@ class DeviceArray {
 
   /// `values`, which may be fewer than the array holds.
   void upload(const std::vector<T>& values) {
+    TF_ASSERT(static_cast<std::int64_t>(values.size()) <= count_);
     check(cudaMemcpy(data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "copying in");
     check(cudaStreamSynchronize(nullptr), "copying in");  // pageable memory: the copy may return before it has arrived
   }
@@ -86,6 +88,8 @@ class BenchContext final : public CudaContext {
   /// Exactly the most that was asked for, so that a sanitizer sees who goes beyond. New memory is poisoned (the
   /// counters: zeros), so that nothing may rely on it.
   void* scratch(Scratch kind, std::size_t bytes) override;
+  /// From now on an operation that asks for scratch memory ends the program.
+  void refuse_scratch() { refuses_scratch_ = true; }
   /// All scratch memory again, but the counters.
   void poison_scratch();
   bool counters_are_zero() const;
@@ -95,10 +99,12 @@ class BenchContext final : public CudaContext {
   IdsRef ids(const std::int32_t* list, std::int64_t count) override;
   const PassHeader* pass() const override { return pass_; }
 
-  /// Uploads lanes once: later calls with the same pointer find them, also while the stream is captured.
+  /// Uploads lanes once: later calls with the same pointer and window find them, also while the stream is captured.
   void keep_lanes(const LaneSpan* spans, std::int32_t count, std::int32_t window);
   void forget_lanes() { kept_.clear(); }
-  std::int64_t padding_rows = 0;  // added to every pass of lanes
+  /// Rows of no lane, added to every pass of lanes that is uploaded from now on.
+  void set_padding_rows(std::int64_t rows) { padding_rows_ = rows; }
+  std::int64_t padding_rows() const { return padding_rows_; }
 
  private:
   using Block = DeviceArray<std::int32_t>;
@@ -107,8 +113,15 @@ class BenchContext final : public CudaContext {
   std::string gpu_name_;
   DeviceArray<std::uint8_t> scratch_[kScratchKinds];
   std::deque<Block> blocks_;  // of the last operations
-  std::map<const LaneSpan*, std::pair<Block, Lanes>> kept_;
+  struct Kept {
+    Block block;
+    Lanes lanes;
+    std::int32_t count = 0;
+  };
+  std::map<std::pair<const LaneSpan*, std::int32_t>, Kept> kept_;  // by lanes and window
   const PassHeader* pass_ = nullptr;
+  std::int64_t padding_rows_ = 0;
+  bool refuses_scratch_ = false;
 };
 
 /// Launches, captured once from the context's stream. What they need (scratch memory, lanes) must be there before: run
@@ -130,7 +143,7 @@ class CapturedGraph {
   cudaGraphExec_t executable_ = nullptr;  // made by the first replay
 };
 
-/// The upper one of an even number's two.
+/// The upper one of an even number's two; of nothing there is none.
 double median(std::vector<double> values);
 
 /// A program's exit status; what it throws is printed to `errors` and makes it 1.

@@ -4,7 +4,8 @@
 1. wgmma reads A from registers while later instructions run, but ptxas treats those registers as free at once and may put
    other values there before the wgmma.wait_group that ends the group: one launch in fifty had wrong bits. The source must
    load a fragment only after the wait for its registers' last reader; this checks, on every way through the code, that the compiler
-   kept to it, and that nothing touches the sums of a wgmma that runs.
+   kept to it, and that nothing touches the sums of a wgmma that runs. Called functions are walked as well. A kernel with wgmma
+   whose ways can't all be known (a jump to a computed address, a call that starts a wgmma) fails.
 2. LDGSTS (cp.async) with an address of register plus uniform register, which the GPU refuses as an illegal instruction.
 
     tools/check_sass.py [--cuobjdump PATH] OBJECT...      exit status 1 when something is found, or no kernel at all
@@ -55,16 +56,51 @@ def wgmma_registers(operation, operands):
     return (registers_from(int(fragments[1]), 4) if fragments else frozenset(), registers_from(int(sums[1:]), count))
 
 
+class UnknownWay(Exception):
+    """The code goes on where a listing doesn't tell."""
+
+
+def called(code, place, index):
+    """The function that an instruction calls, as the index of its first instruction; None where it calls none."""
+    address, _, operation, operands = code[index]
+    if not operation.startswith("CALL"):
+        return None
+    target = re.fullmatch(r"0x([0-9a-f]+)", operands.strip())
+    if target is None or int(target[1], 16) not in place:
+        raise UnknownWay(f"{address:#x} {operation} {operands}")
+    return place[int(target[1], 16)]
+
+
 def following(code, place, index):
-    """Where the program may go on."""
-    _, predicated, operation, operands = code[index]
+    """Where the program may go on. A call goes on in its function and behind itself, so a return leads nowhere: whoever walks
+    so has to see to it that functions do nothing that matters after they return (functions_called)."""
+    address, predicated, operation, operands = code[index]
     if operation.startswith(("EXIT", "RET")):
         return [index + 1] if predicated else []
-    target = re.search(r"0x([0-9a-f]+)", operands) if operation.startswith("BRA") else None
-    if target is None:
+    function = called(code, place, index)
+    if function is not None:
+        return [function, index + 1]
+    if operation.startswith(("BRX", "JMX", "JMP")):
+        raise UnknownWay(f"{address:#x} {operation} {operands}")
+    if not operation.startswith("BRA"):
         return [index + 1]
+    target = re.search(r"0x([0-9a-f]+)", operands)
+    if target is None or int(target[1], 16) not in place:
+        raise UnknownWay(f"{address:#x} {operation} {operands}")
     always = not predicated and "." not in operation and re.fullmatch(r"0x[0-9a-f]+", operands.strip())
     return [place[int(target[1], 16)], *([] if always else [index + 1])]
+
+
+def functions_called(code, place):
+    """Indices of all instructions of the functions that a kernel calls, and of those that they call."""
+    waiting, seen = [called(code, place, index) for index in range(len(code))], set()
+    while waiting:
+        index = waiting.pop()
+        if index is None or index in seen or index >= len(code):
+            continue
+        seen.add(index)
+        waiting += following(code, place, index)
+    return seen
 
 
 def disturbed_wgmma(code):
@@ -73,6 +109,9 @@ def disturbed_wgmma(code):
     if not any(operation.startswith("HGMMA") for _, _, operation, _ in code):
         return []
     place = {address: index for index, (address, *_) in enumerate(code)}
+    for index in functions_called(code, place):
+        if code[index][2].startswith("HGMMA"):  # it may run when the function returns
+            raise UnknownWay(f"{code[index][0]:#x} {code[index][2]} in a function that is called")
     nothing = (frozenset(), frozenset())
     waiting, seen, found = [(0, (), nothing)], set(), {}
     while waiting:
@@ -107,7 +146,12 @@ def check(path, cuobjdump):
     kernels = defects = 0
     for name, code in functions(run.stdout):
         kernels += 1
-        lines = disturbed_wgmma(code)
+        try:
+            lines = disturbed_wgmma(code)
+        except UnknownWay as way:
+            defects += 1
+            lines = []
+            print(f"{path}: {name}: can't be checked: {way}")
         if lines:
             defects += 1
             print(f"{path}: {name}: registers of a running wgmma are touched at {'; '.join(lines[:3])}")

@@ -8,10 +8,13 @@
 #   --schedules N    of verify, for each checkpoint (20)
 #   --only PATTERN   rows of the table whose name matches (a shell pattern)
 #   --sanitizer TOOL instead of all this: the tests of operations under compute-sanitizer's TOOL (memcheck, initcheck,
-#                    racecheck, synccheck), each test by itself and at most --seconds N (240) long, --jobs N (8) at a time
+#                    racecheck, synccheck), each test by itself and at most --seconds N (240) long, --jobs N (8) at a time.
+#                    The table shows the first 3 reports of a test, and nothing else of them is kept
+#   --logs FOLDER    with --sanitizer: keeps all that the tool printed, as FOLDER/TEST.log, and has it print every report
+#                    (tools/explain_racecheck.py fails on a log that lacks some)
 set -uo pipefail
 cd "$(dirname "$0")/.."
-binaries="" schedules=20 only="*" sanitizer="" seconds=240 jobs=8
+binaries="" schedules=20 only="*" sanitizer="" seconds=240 jobs=8 kept=""
 while [ $# -gt 0 ]; do
   case $1 in
     --binaries) binaries=$(cd "$2" && pwd); shift 2 ;;
@@ -20,9 +23,11 @@ while [ $# -gt 0 ]; do
     --sanitizer) sanitizer=$2; shift 2 ;;
     --seconds) seconds=$2; shift 2 ;;
     --jobs) jobs=$2; shift 2 ;;
-    *) sed -n '2,12p' "$0"; exit 2 ;;
+    --logs) mkdir -p "$2" && kept=$(cd "$2" && pwd) || exit 1; shift 2 ;;
+    *) sed -n '2,15p' "$0"; exit 2 ;;
   esac
 done
+if [ -n "$kept" ] && [ -z "$sanitizer" ]; then echo "--logs goes with --sanitizer" >&2; exit 2; fi
 if [ -z "$binaries" ]; then
   cmake --preset release -DTENSORFOLD_CUDA=ON -DTENSORFOLD_TESTS=ON -DTENSORFOLD_BENCH=ON >/dev/null &&
     cmake --build build/release -j"$(nproc)" --target test_ops_cuda test_model_cuda tensorfold || exit 1
@@ -77,8 +82,9 @@ verify() {  # verify NAME MODEL
 }
 
 sanitise() {  # sanitise TEST: its rows are printed together, as several run at once
-  local log=$logs/$1.log start=$SECONDS status
-  timeout "$seconds" compute-sanitizer --tool "$sanitizer" --error-exitcode 99 --print-limit 3 \
+  local log=${kept:-$logs}/$1.log start=$SECONDS status limit=3
+  [ -z "$kept" ] || limit=0  # none
+  timeout "$seconds" compute-sanitizer --tool "$sanitizer" --error-exitcode 99 --print-limit "$limit" \
     "$binaries/test_ops_cuda" --gtest_brief=1 --gtest_filter="$1" >"$log" 2>&1
   status=$?
   local result="exit status $status"
