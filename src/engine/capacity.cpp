@@ -16,6 +16,7 @@ namespace {
 constexpr std::int32_t kAutoLanes = 8;
 constexpr std::int32_t kComfortableContext = 8192;  // automatic lanes are given up before the context falls below this
 
+constexpr std::int32_t kDraftLogitsRows = 64;  // a block drafter's, in memory at once
 constexpr std::uint64_t kAutoPrefixBytesMax = 32ull << 30;
 constexpr std::uint64_t kPrefixShareMax = 70;  // per cent of what the lanes leave that kept prefixes may be given
 constexpr std::uint64_t kWideWindowShare = 16;  // of the cache memory, at most this part holds wide windows
@@ -114,13 +115,15 @@ std::int32_t window_rows(const ModelFacts& facts, std::int32_t slots, std::int32
        mebibytes(memory), options.cache_memory_bytes == 0 && is_shared ? " (half of the free memory)" : "", advice);
 }
 
-/// What logits leave of a GPU's memory: they grow with the streams that there are. On a host they are a small part of the half
-/// that is left alone.
+/// What logits, those of drafters among them, leave of a GPU's memory: they grow with the streams that there are
+/// (LanguageModel::reserve_passes). On a host they are a small part of the half that is left alone.
 MemoryAvailable beside_logits(const ModelFacts& facts, const EngineOptions& options, std::int32_t pass_rows,
                               MemoryAvailable available) {
   if (available.is_shared) return available;
   const std::int32_t lanes = options.lanes > 0 ? options.lanes : kAutoLanes;
-  const std::uint64_t logits_rows = std::bit_ceil(static_cast<std::uint64_t>(lanes + scored_rows_max(facts, pass_rows)));
+  std::uint64_t logits_rows = std::bit_ceil(static_cast<std::uint64_t>(lanes + scored_rows_max(facts, pass_rows)));
+  const bool drafts = std::any_of(facts.groups.begin(), facts.groups.end(), [](const CacheGroup& group) { return group.draft; });
+  if (drafts) logits_rows += std::bit_ceil(static_cast<std::uint64_t>(std::max(lanes, kDraftLogitsRows)));
   const std::uint64_t logits = logits_rows * static_cast<std::uint64_t>(facts.vocabulary_size) * sizeof(float);
   available.bytes -= std::min(available.bytes, logits);
   return available;

@@ -96,6 +96,7 @@ class BackendContext final : public CudaContext {
   void reserve_growth() {
     scratch(Scratch::kPartials, static_cast<std::size_t>(facts_.attention_partial_bytes_max));
     scratch(Scratch::kCounters, 1);
+    store_.reserve_loose();
   }
   void reserve_passes(const PassBounds& bounds) {
     graphs_.clear();

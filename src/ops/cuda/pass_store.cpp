@@ -66,6 +66,9 @@ void PassStore::grow(std::size_t bytes, cudaStream_t stream) {
 
 void PassStore::reserve(std::size_t bytes, cudaStream_t stream) {
   if (bytes > device_bytes_) grow(bytes, stream);
+}
+
+void PassStore::reserve_loose() {
   if (loose_ == nullptr) loose_ = memory_.take(kLooseBlockBytes, "operations' arrays");
 }
 
@@ -93,7 +96,7 @@ void PassStore::fetch(cudaStream_t stream) const {
 }
 
 const PassHeader* PassStore::upload_loose(const PassBlock& block, cudaStream_t stream) {
-  if (loose_ == nullptr) loose_ = memory_.take(kLooseBlockBytes, "operations' arrays");
+  reserve_loose();
   const std::size_t bytes = round_up(block.bytes(), 256);
   if (bytes > kLooseBlockBytes) fail(ErrorCode::kInternal, "CUDA: {} bytes of lanes in one operation", bytes);
   if (loose_used_ + bytes > kLooseBlockBytes) {

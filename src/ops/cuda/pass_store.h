@@ -20,8 +20,9 @@ class PassStore {
   PassStore(const PassStore&) = delete;
   PassStore& operator=(const PassStore&) = delete;
 
-  /// Makes room for blocks of `bytes`, and for one operation's outside a pass.
+  /// Makes room for blocks of `bytes`.
   void reserve(std::size_t bytes, cudaStream_t stream);
+  void reserve_loose();
 
   /// Puts `block` where fetch() finds it, as soon as the one before has been fetched. True: a place moved, and captured
   /// fetches, and all that knows header(), are stale.
