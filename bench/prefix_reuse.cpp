@@ -1,8 +1,9 @@
 // Time to the first token of a conversation's next turn, relative to that of the whole prompt computed afresh: from
 // memory, and from disk after a restart of the engine.
 //
-//   prefix_reuse MODEL [--threads N] [--context-tokens 2048] [--new-tokens 32] [--folder DIR] [--json]
+//   prefix_reuse MODEL [--backend auto|cpu|cuda] [--threads N] [--context-tokens 2048] [--new-tokens 32] [--folder DIR] [--json]
 //
+// MODEL may be `synthetic:PRESET`: random weights of a real model's shapes (tensorfold bench --synthetic).
 // Token ids are drawn from a fixed seed and replies are greedy. Each figure is one request on an engine that has just
 // run a warm-up; replies of the three are compared, and the program fails when they differ.
 #include <cstdio>
@@ -16,10 +17,12 @@
 #include "base/error.h"
 #include "base/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
+#include "convert/synthetic/synthetic_checkpoint.h"
+#include "engine/borrowed_model.h"
 #include "engine/engine.h"
 #include "measured_stream.h"
 #include "model/load.h"
-#include "ops/cpu/cpu_backend.h"
+#include "serve/backend_choice.h"
 
 namespace tensorfold {
 namespace {
@@ -30,6 +33,7 @@ using bench::MeasuredStream;
 
 struct Options {
   std::string model;
+  std::string backend = "cpu";
   int threads = 2;
   int context_tokens = 2048;
   int new_tokens = 32;
@@ -46,9 +50,23 @@ MeasuredReply run(Engine& engine, const std::vector<std::int32_t>& prompt, int r
   return MeasuredStream(engine, std::move(request)).wait();
 }
 
-std::unique_ptr<Engine> start(const Options& options, std::int64_t cache_bytes) {
-  ops::CpuBackendOptions backend;
-  backend.threads = options.threads;
+std::shared_ptr<LanguageModel> load(const Options& options) {
+  constexpr std::string_view kSynthetic = "synthetic:";
+  std::shared_ptr<const Checkpoint> checkpoint;
+  if (options.model.starts_with(kSynthetic)) {
+    SyntheticOptions synthetic;
+    synthetic.preset = options.model.substr(kSynthetic.size());
+    checkpoint = make_synthetic_model(synthetic).checkpoint;
+  } else {
+    checkpoint = Checkpoint::open(options.model);
+  }
+  BackendChoice choice;
+  choice.backend = options.backend;
+  choice.threads = options.threads;
+  return load_language_model(std::move(checkpoint), make_backend(choice), {});
+}
+
+std::unique_ptr<Engine> start(const Options& options, const std::shared_ptr<LanguageModel>& model, std::int64_t cache_bytes) {
   EngineOptions engine;
   engine.lanes = 1;
   engine.context = options.context_tokens + 512;
@@ -56,8 +74,7 @@ std::unique_ptr<Engine> start(const Options& options, std::int64_t cache_bytes) 
   if (cache_bytes != 0) engine.learn.folder = options.folder;
   engine.learn.conversations = true;
   engine.learn.free_bytes_min = 0;
-  auto started =
-      Engine::start(load_language_model(Checkpoint::open(options.model), ops::make_cpu_backend(backend), {}), engine);
+  auto started = Engine::start(std::make_unique<BorrowedModel>(model), engine);
   std::mt19937 random(7);
   run(*started, bench::random_tokens(random, 96, started->facts().model.vocabulary_size), 8);  // warm-up
   return started;
@@ -66,8 +83,9 @@ std::unique_ptr<Engine> start(const Options& options, std::int64_t cache_bytes) 
 Options parse(int count, char** arguments) {
   Options options;
   const bench::BenchArguments known(
-      "prefix_reuse MODEL [--threads N] [--context-tokens N] [--new-tokens N] [--folder DIR] [--json]",
-      {{"--threads", &options.threads},
+      "prefix_reuse MODEL [--backend NAME] [--threads N] [--context-tokens N] [--new-tokens N] [--folder DIR] [--json]",
+      {{"--backend", &options.backend},
+       {"--threads", &options.threads},
        {"--context-tokens", &options.context_tokens},
        {"--new-tokens", &options.new_tokens},
        {"--folder", &options.folder},
@@ -79,12 +97,13 @@ Options parse(int count, char** arguments) {
 int run(Options options) {
   const TemporaryFolder temporary;
   if (options.folder.empty()) options.folder = temporary.path().string();
+  const std::shared_ptr<LanguageModel> model = load(options);
   constexpr int kReplyTokens = 16;
   std::mt19937 random(1);
   std::vector<std::int32_t> conversation, turn;
   double stop_seconds = 0;
   {
-    auto engine = start(options, -1);
+    auto engine = start(options, model, -1);
     const std::int32_t vocabulary = engine->facts().model.vocabulary_size;
     conversation = bench::random_tokens(random, options.context_tokens - kReplyTokens - options.new_tokens, vocabulary);
     const MeasuredReply first = run(*engine, conversation, kReplyTokens);
@@ -101,19 +120,20 @@ int run(Options options) {
   };
   MeasuredReply memory, disk, fresh;
   {
-    const auto engine = start(options, -1);
+    const auto engine = start(options, model, -1);
     const std::int32_t vocabulary = engine->facts().model.vocabulary_size;
     turn = next_turn(vocabulary);
     disk = run(*engine, turn, kReplyTokens);
     memory = run(*engine, next_turn(vocabulary), kReplyTokens);  // another one, which leaves the first where it began
   }
-  fresh = run(*start(options, 0), turn, kReplyTokens);
+  fresh = run(*start(options, model, 0), turn, kReplyTokens);
   std::uint64_t bytes = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(options.folder)) {
     if (entry.is_regular_file()) bytes += entry.file_size();
   }
   const bool equal = disk.tokens == fresh.tokens;
   const nlohmann::json report{{"model", options.model},
+                              {"backend", model->facts().backend},
                               {"prompt_tokens", turn.size()},
                               {"fresh_seconds", fresh.first_token_seconds()},
                               {"memory_seconds", memory.first_token_seconds()},
