@@ -32,6 +32,7 @@ inline constexpr std::int64_t kExpertCountMax = 4096;
 inline constexpr std::int64_t kExpertsPerTokenMax = 64;
 inline constexpr std::int64_t kContextTokensMax = 1 << 22;
 inline constexpr std::int64_t kDrafterTapsMax = 32;       // layers whose residual stream a drafter reads
+inline constexpr std::int32_t kDraftLogitsRowsMax = 64;   // rows of a block drafter's logits in memory at once
 inline constexpr std::int64_t kDraftBlockRowsMax = 16;    // rows of a drafter's block
 inline constexpr std::int64_t kDraftCandidatesMax = 64;   // candidates of a drafted depth
 

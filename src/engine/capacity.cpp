@@ -16,7 +16,6 @@ namespace {
 constexpr std::int32_t kAutoLanes = 8;
 constexpr std::int32_t kComfortableContext = 8192;  // automatic lanes are given up before the context falls below this
 
-constexpr std::int32_t kDraftLogitsRows = 64;  // a block drafter's, in memory at once
 constexpr std::uint64_t kAutoPrefixBytesMax = 32ull << 30;
 constexpr std::uint64_t kPrefixShareMax = 70;  // per cent of what the lanes leave that kept prefixes may be given
 constexpr std::uint64_t kWideWindowShare = 16;  // of the cache memory, at most this part holds wide windows
@@ -115,17 +114,28 @@ std::int32_t window_rows(const ModelFacts& facts, std::int32_t slots, std::int32
        mebibytes(memory), options.cache_memory_bytes == 0 && is_shared ? " (half of the free memory)" : "", advice);
 }
 
-/// What logits, those of drafters among them, leave of a GPU's memory: they grow with the streams that there are
-/// (LanguageModel::reserve_passes). On a host they are a small part of the half that is left alone.
-MemoryAvailable beside_logits(const ModelFacts& facts, const EngineOptions& options, std::int32_t pass_rows,
+/// Positions that tables of rotations are made for: no stream is longer than the model's context or than all pages.
+std::uint64_t positions_max(const ModelFacts& facts, std::uint64_t memory) {
+  std::uint64_t token_bytes = 0;
+  for (const CacheGroup& group : facts.groups) {
+    if (group.kind == CacheKind::kFull && !group.draft) token_bytes += group.page_bytes / limits::kKvPageTokens;
+  }
+  const auto context = static_cast<std::uint64_t>(facts.context_max);
+  return token_bytes == 0 ? context : std::min(context, memory / token_bytes);
+}
+
+/// What logits, those of drafters among them, and tables of rotations leave of a GPU's memory: they grow with streams and contexts
+/// (LanguageModel::reserve_passes, allocate_caches). On a host they are a small part of the half that is left alone.
+MemoryAvailable beside_passes(const ModelFacts& facts, const EngineOptions& options, std::int32_t pass_rows,
                               MemoryAvailable available) {
   if (available.is_shared) return available;
   const std::int32_t lanes = options.lanes > 0 ? options.lanes : kAutoLanes;
   std::uint64_t logits_rows = std::bit_ceil(static_cast<std::uint64_t>(lanes + scored_rows_max(facts, pass_rows)));
   const bool drafts = std::any_of(facts.groups.begin(), facts.groups.end(), [](const CacheGroup& group) { return group.draft; });
-  if (drafts) logits_rows += std::bit_ceil(static_cast<std::uint64_t>(std::max(lanes, kDraftLogitsRows)));
+  if (drafts) logits_rows += std::bit_ceil(static_cast<std::uint64_t>(std::max(lanes, limits::kDraftLogitsRowsMax)));
   const std::uint64_t logits = logits_rows * static_cast<std::uint64_t>(facts.vocabulary_size) * sizeof(float);
   available.bytes -= std::min(available.bytes, logits);
+  available.bytes -= std::min(available.bytes, saturating_multiply(positions_max(facts, available.bytes), facts.position_bytes));
   return available;
 }
 
@@ -190,7 +200,7 @@ Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, Me
   capacity.pass_rows =
       options.pass_rows_max > 0 ? std::min(options.pass_rows_max, facts.pass_rows_max) : facts.pass_rows_max;
   const std::int32_t rows = capacity.pass_rows;
-  available = beside_logits(facts, options, rows, available);
+  available = beside_passes(facts, options, rows, available);
   const std::uint64_t memory = cache_memory(options, available);
   const bool choose_context = options.context == 0;
   capacity.lanes = options.lanes;

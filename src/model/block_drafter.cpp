@@ -13,7 +13,7 @@
 namespace tensorfold {
 namespace {
 
-constexpr std::int64_t kLogitsRowsMax = 64;  // drafted rows whose logits are in memory at once
+constexpr std::int64_t kLogitsRowsMax = limits::kDraftLogitsRowsMax;
 
 }  // namespace
 

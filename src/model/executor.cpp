@@ -73,6 +73,8 @@ Executor::Executor(ModelDescription description, ModelWeights weights, std::uniq
   facts_.pass_rows_max = static_cast<std::int32_t>(backend_->info().pass_rows_max);
   facts_.window_rows_max = limits::kWideWindowRowsMax;
   facts_.packed_weight_bytes = weights_.packed_bytes + (drafter ? drafter->weights.packed_bytes : 0);
+  for (const auto& rope : description_.ropes) facts_.position_bytes += make_rope_table(rope, 1).size() * sizeof(float);
+  if (drafter) facts_.position_bytes += make_rope_table(drafter->description.rope, 1).size() * sizeof(float);
   facts_.groups = description_.cache_groups;
   runner_ = std::make_unique<LayerRunner>(*backend_, description_.hidden_size, facts_.pass_rows_max,
                                           widths(description_, drafter.get()));
@@ -140,63 +142,6 @@ void Executor::allocate_caches(const std::vector<std::int32_t>& page_counts, std
   build_rope_tables(static_cast<std::int32_t>(
       all_sliding ? description_.context_max : std::min<std::int64_t>(positions, description_.context_max)));
   if (drafter_) drafter_->set_positions(bounds_.rope_positions);
-}
-
-// On a host memory grows where it is used, and there is nothing to find out.
-void Executor::warm_up(std::int32_t pass_rows) {
-  pass_rows = std::min(pass_rows, facts_.pass_rows_max);
-  if (backend_->info().host_memory || pass_rows <= warm_rows_) return;
-  warm_rows_ = pass_rows;
-  const std::int32_t lane_rows = std::min(pass_rows, description_.context_max);
-  const std::int32_t lanes = (pass_rows + lane_rows - 1) / lane_rows;
-  const std::int32_t pages = (lane_rows + limits::kKvPageTokens - 1) / limits::kKvPageTokens;
-  allocate_caches(std::vector<std::int32_t>(facts_.groups.size(), lanes * pages + 1), lanes + 1, 1);
-  RoundPlan plan;
-  for (std::int32_t i = 0; i < lanes; ++i) {
-    add_warm_lane(plan, i, std::min(lane_rows, pass_rows - i * lane_rows), pages);
-  }
-  ForwardResult result;
-  forward(plan, result);
-  backend_->synchronise();
-  backend_->reserve_growth();
-  layer_caches_.release();
-}
-
-/// Lane `index` of a warming pass: a prompt from its start, with a slot and `pages` pages of its own in every group.
-void Executor::add_warm_lane(RoundPlan& plan, std::int32_t index, std::int32_t rows, std::int32_t pages) const {
-  PlanLane lane;
-  lane.slot = 1 + index;
-  lane.first_row = static_cast<std::int32_t>(plan.rows.size());
-  lane.row_count = rows;
-  for (const auto& group : facts_.groups) {
-    PageTable table(group.kind == CacheKind::kRecurrent ? 0 : static_cast<std::size_t>(pages));
-    std::iota(table.begin(), table.end(), 1 + index * pages);
-    lane.pages.push_back(std::move(table));
-  }
-  for (std::int32_t row = 0; row < rows; ++row) {
-    PlanRow each;
-    each.sequence_index = row;
-    each.rope_position.fill(row);
-    each.parent_row = row == 0 ? -1 : lane.first_row + row - 1;
-    each.flags = (mtp_head_ ? kRowWantsHidden : 0u) | kRowIsTapped | (row + 1 == rows ? kRowWantsLogits : 0u);
-    plan.rows.push_back(each);
-  }
-  plan.lanes.push_back(std::move(lane));
-}
-
-void Executor::reserve_passes(std::int32_t lanes, std::int32_t logits_rows) {
-  if (backend_->info().host_memory) return;
-  logits_->reserve(logits_rows);
-  logits_->reserve_on_host(logits_rows);
-  reserve_draws(static_cast<std::size_t>(logits_rows));
-  if (mtp_head_) mtp_head_->reserve(lanes);
-  if (drafter_) drafter_->reserve();
-  ops::PassBounds bounds;
-  bounds.rows = facts_.pass_rows_max;
-  bounds.lanes = lanes;
-  bounds.positions = bounds_.rope_positions;
-  bounds.groups = static_cast<std::int32_t>(facts_.groups.size());
-  backend_->reserve_passes(bounds);
 }
 
 std::shared_ptr<std::byte[]> Executor::allocate_snapshot() {
@@ -400,13 +345,6 @@ void Executor::reserve_outputs(const Pass& pass) {
   if (!pass.any_draw) return;
   reserve_draws(pass.draws.size());
   std::fill_n(static_cast<std::int32_t*>(drawn_->data()), pass.draws.size(), ops::kDrawPending);
-}
-
-void Executor::reserve_draws(std::size_t rows) {
-  const std::size_t bytes = rows * sizeof(std::int32_t);
-  if (drawn_ && drawn_->bytes() >= bytes) return;
-  drawn_.reset();
-  drawn_ = backend_->allocate_host(std::bit_ceil(bytes), "drawn tokens");
 }
 
 // The residual stream after a layer that the drafter reads: columns of its context's input.

@@ -75,7 +75,10 @@ class Executor final : public LanguageModel {
  private:
   struct Pass;
 
-  void add_warm_lane(RoundPlan& plan, std::int32_t index, std::int32_t rows, std::int32_t pages) const;
+  /// widest_plan()'s pass, and drafters' passes over its rows.
+  void run_widest_pass(std::int32_t lanes, std::int32_t lane_rows, std::int32_t rows);
+  void warm_mtp_head(const std::vector<AbsorbLane>& absorbed);
+  void warm_drafter(const std::vector<AbsorbLane>& absorbed);
   void add_mtp_cache();
   void add_drafter_caches(DrafterDescription& drafter);
   void build_rope_tables(std::int32_t positions);

@@ -28,7 +28,8 @@ struct CacheGroup {
   std::uint64_t page_bytes = 0;     // bytes of one page over all the group's layers (0 for kRecurrent)
   std::uint64_t slot_bytes = 0;     // bytes of one slot over all the group's layers, without its window rows: recurrent
                                     // state, or keys and values of a tree (not part of slot_state_bytes())
-  std::uint64_t slot_window_row_bytes = 0;  // of a slot, per row of the widest window (allocate_caches)
+  std::uint64_t slot_window_row_bytes = 0;  // of a slot, per row of the widest window (allocate_caches), with what passes
+                                            // need to work on it
   bool draft = false;               // a drafter's own keys and values: never seen by a committed row
 };
 
@@ -45,6 +46,7 @@ struct ModelFacts {
   std::int32_t pass_rows_max = 0;  // rows one forward() admits
   std::int32_t window_rows_max = limits::kWindowRowsMax;  // rows of a window that allocate_caches may ask for
   std::uint64_t packed_weight_bytes = 0;
+  std::uint64_t position_bytes = 0;  // of tables of rotations, a position: they are as long as the longest stream
   std::vector<CacheGroup> groups;  // page tables in a plan are in this order; kRecurrent groups have empty tables
 };
 

@@ -51,6 +51,9 @@ void LayerCaches::add(const LayerDescription& layer, std::vector<CacheGroup>& gr
     cache.window_row_bytes = backend_.gated_delta_window_row_bytes(delta.geometry);
     group.slot_bytes += cache.state_bytes;
     group.slot_window_row_bytes += cache.window_row_bytes;
+    const std::size_t work = backend_.gated_delta_work_row_bytes(delta.geometry);  // which layers share
+    if (work > work_row_bytes_) group.slot_window_row_bytes += work - work_row_bytes_;
+    work_row_bytes_ = std::max(work_row_bytes_, work);
   }
   layers_.push_back(std::move(cache));
 }

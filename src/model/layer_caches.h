@@ -91,6 +91,7 @@ class LayerCaches {
   ops::Backend& backend_;
   std::vector<LayerCache> layers_;
   std::int32_t slot_count_ = 0;
+  std::size_t work_row_bytes_ = 0;  // of a recurrent layer's pass, a row
   // Between backend memory and the caller's, where that isn't the same memory: a queue of copies needs no wait a layer.
   std::unique_ptr<ops::Buffer> staging_;
   std::size_t staged_bytes_ = 0;

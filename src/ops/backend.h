@@ -149,6 +149,8 @@ class Backend {
   // --- gated_delta.h
   virtual std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) const = 0;
   virtual std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const = 0;
+  /// Memory that gated_delta() works in for each row of its slots' windows, whether they are full or not; 0: no such memory.
+  virtual std::size_t gated_delta_work_row_bytes(const GatedDeltaGeometry&) const { return 0; }
   virtual void gated_delta(const GatedDeltaParams& params) = 0;
 
   // --- moe.h

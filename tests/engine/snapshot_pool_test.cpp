@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <new>
 #include <set>
 #include <thread>
 #include <vector>
@@ -55,6 +56,48 @@ TEST(SnapshotPool, WhatIsPreparedIsUsedAndTrimmingLetsGoOfIt) {
   const std::byte* memory = held->data();
   held.reset();
   EXPECT_EQ(pool.take()->data(), memory);
+}
+
+TEST(SnapshotPool, TheLeastWorthMakesWay) {
+  class Short : public testing::FakeModel {
+   public:
+    using FakeModel::FakeModel;
+    std::shared_ptr<std::byte[]> allocate_snapshot() override {
+      if (given == given_max) throw std::bad_alloc();
+      ++given;
+      return LanguageModel::allocate_snapshot();
+    }
+    int given = 0, given_max = 100;
+  } model(recurrent());
+  SnapshotPool pool(model);
+  std::vector<std::shared_ptr<StateSnapshot>> held;
+  int reclaimed = 0;
+  pool.set_reclaimer(3, [&] {
+    if (held.empty()) return false;
+    held.erase(held.begin());
+    ++reclaimed;
+    return true;
+  });
+  for (int i = 0; i < 5; ++i) held.push_back(pool.take());
+  EXPECT_EQ(model.given, 3);  // as many as may be, then one for another
+  EXPECT_EQ(reclaimed, 2);
+  const auto writing = held.front();  // on its way to the disk, whatever the tree lets go of
+  held.push_back(pool.take());
+  EXPECT_EQ(model.given, 4);
+  EXPECT_EQ(reclaimed, 3);
+
+  // No memory for one more: the same way, and where there is nothing to let go of the caller hears of it.
+  SnapshotPool scarce(model);
+  model.given_max = model.given + 1;
+  std::vector<std::shared_ptr<StateSnapshot>> kept{scarce.take()};
+  scarce.set_reclaimer(10, [&] {
+    if (kept.empty()) return false;
+    kept.pop_back();
+    return true;
+  });
+  const auto another = scarce.take();
+  EXPECT_TRUE(kept.empty());
+  EXPECT_THROW(scarce.take(), std::bad_alloc);
 }
 
 TEST(SnapshotPool, TheHostWritesAfterQueuedCopiesAlone) {

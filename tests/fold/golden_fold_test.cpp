@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/verify/fold.h"
 #include "model/load.h"
+#include "support/far_backend.h"
 #include "support/golden_case.h"
 #include "support/model_backend.h"
 #include "support/source_folder.h"
@@ -70,6 +71,14 @@ TEST_P(GoldenFold, ReferenceBackend) {
   expect_folds(GetParam(), false, [](std::int32_t schedule, int threads) {
     const auto rounding = schedule % 2 == 0 ? ops::Rounding::kBackend : ops::Rounding::kNone;
     return ops::make_reference_backend(rounding, threads);
+  });
+}
+
+TEST_P(GoldenFold, MemoryThatIsNotTheHosts) {
+  expect_folds(GetParam(), false, [](std::int32_t, int threads) -> std::unique_ptr<ops::Backend> {
+    auto backend = test::backend_under_test(threads, threads == 1);
+    if (threads == 1) return backend;
+    return std::make_unique<test::FarBackend>(std::move(backend));
   });
 }
 #endif

@@ -41,34 +41,34 @@ class SyncedBackend : public ops::Backend {
     backend_->synchronise();
     return linear;
   }
-  void linear(const ops::LinearParams& params) override { backend_->linear(params), synchronise(); }
-  void embed(const ops::EmbedParams& params) override { backend_->embed(params), synchronise(); }
+  void linear(const ops::LinearParams& params) override { backend_->linear(params), finish(); }
+  void embed(const ops::EmbedParams& params) override { backend_->embed(params), finish(); }
   bool gated_linear(const ops::GatedLinearParams& params) override {
     const bool ran = backend_->gated_linear(params);
-    synchronise();
+    finish();
     return ran;
   }
   bool norms_inputs(const ops::Linear& weight, const ops::RmsNormParams& norm) override {
     return backend_->norms_inputs(weight, norm);
   }
-  void rms_norm(const ops::RmsNormParams& params) override { backend_->rms_norm(params), synchronise(); }
-  void rms_norm_add(const ops::RmsNormAddParams& params) override { backend_->rms_norm_add(params), synchronise(); }
+  void rms_norm(const ops::RmsNormParams& params) override { backend_->rms_norm(params), finish(); }
+  void rms_norm_add(const ops::RmsNormAddParams& params) override { backend_->rms_norm_add(params), finish(); }
   std::size_t kv_page_bytes(const ops::KvGeometry& geometry) const override { return backend_->kv_page_bytes(geometry); }
   std::size_t kv_tree_bytes(const ops::KvGeometry& geometry) const override { return backend_->kv_tree_bytes(geometry); }
   void attention_prepare(const ops::AttentionPrepareParams& params) override {
-    backend_->attention_prepare(params), synchronise();
+    backend_->attention_prepare(params), finish();
   }
-  void attention(const ops::AttentionParams& params) override { backend_->attention(params), synchronise(); }
+  void attention(const ops::AttentionParams& params) override { backend_->attention(params), finish(); }
   void attention_replay(const ops::AttentionReplayParams& params) override {
-    backend_->attention_replay(params), synchronise();
+    backend_->attention_replay(params), finish();
   }
   void gated_activation(const ops::GatedActivationParams& params) override {
-    backend_->gated_activation(params), synchronise();
+    backend_->gated_activation(params), finish();
   }
-  void soft_cap(const ops::SoftCapParams& params) override { backend_->soft_cap(params), synchronise(); }
-  void round_rows(const ops::RoundRowsParams& params) override { backend_->round_rows(params), synchronise(); }
+  void soft_cap(const ops::SoftCapParams& params) override { backend_->soft_cap(params), finish(); }
+  void round_rows(const ops::RoundRowsParams& params) override { backend_->round_rows(params), finish(); }
   void block_convolution(const ops::BlockConvolutionParams& params) override {
-    backend_->block_convolution(params), synchronise();
+    backend_->block_convolution(params), finish();
   }
   std::size_t gated_delta_state_bytes(const ops::GatedDeltaGeometry& geometry) const override {
     return backend_->gated_delta_state_bytes(geometry);
@@ -76,13 +76,15 @@ class SyncedBackend : public ops::Backend {
   std::size_t gated_delta_window_row_bytes(const ops::GatedDeltaGeometry& geometry) const override {
     return backend_->gated_delta_window_row_bytes(geometry);
   }
-  void gated_delta(const ops::GatedDeltaParams& params) override { backend_->gated_delta(params), synchronise(); }
-  void moe(const ops::MoeParams& params) override { backend_->moe(params), synchronise(); }
+  void gated_delta(const ops::GatedDeltaParams& params) override { backend_->gated_delta(params), finish(); }
+  void moe(const ops::MoeParams& params) override { backend_->moe(params), finish(); }
   bool moe_runs_shared(const ops::MoeParams& params) override { return backend_->moe_runs_shared(params); }
   bool can_draw(const SamplingRule& rule) const override { return backend_->can_draw(rule); }
-  void draw(const ops::DrawParams& params) override { backend_->draw(params), synchronise(); }
+  void draw(const ops::DrawParams& params) override { backend_->draw(params), finish(); }
 
  private:
+  void finish() { backend_->synchronise(); }
+
   std::unique_ptr<ops::Backend> backend_;
 };
 

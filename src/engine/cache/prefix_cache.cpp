@@ -32,6 +32,10 @@ PrefixCache::PrefixCache(LanguageModel& model, PagePool& pool, const Capacity& c
       snapshots_(model) {
   if (capacity.prefix_budget.is_empty()) return;
   tree_ = std::make_unique<PrefixTree>(model, pool, capacity.prefix_budget);
+  if (tree_->is_recurrent()) {
+    snapshots_.set_reclaimer(static_cast<std::size_t>(capacity.prefix_budget.snapshot_bytes / tree_->snapshot_bytes()),
+                             [this] { return tree_->reclaim_snapshot(); });
+  }
   prepare_snapshots(capacity);
   mark_spacing_ = resume_point_spacing(groups_);
   pool_.set_reclaimer([this](std::int32_t group) {

@@ -58,9 +58,8 @@ bool PrefixTree::make_room(const std::vector<std::int32_t>& pages, std::int32_t 
     }
   }
   while (snapshot && (snapshots_held_ + 1) * snapshot_bytes_ > budget_.snapshot_bytes) {
-    TF_ASSERT(!snapshots_.empty());
-    snapshot_clock_ = std::max(snapshot_clock_, snapshots_.begin()->priority);
-    drop_snapshot(snapshots_.begin()->node);  // even on the path: who resumed there has its copy
+    const bool is_reclaimed = reclaim_snapshot();
+    TF_ASSERT(is_reclaimed);
   }
   while (node_count_ + static_cast<std::size_t>(nodes) > limits::kPrefixNodesMax) {
     const auto least =
@@ -73,6 +72,13 @@ bool PrefixTree::make_room(const std::vector<std::int32_t>& pages, std::int32_t 
 
 bool PrefixTree::reclaim(std::int32_t group) {
   return drop_one(group);
+}
+
+bool PrefixTree::reclaim_snapshot() {
+  if (snapshots_.empty()) return false;
+  snapshot_clock_ = std::max(snapshot_clock_, snapshots_.begin()->priority);
+  drop_snapshot(snapshots_.begin()->node);  // even on the path: who resumed there has its copy
+  return true;
 }
 
 bool PrefixTree::drop_one(std::int32_t group) {

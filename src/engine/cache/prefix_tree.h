@@ -73,6 +73,8 @@ class PrefixTree {
 
   /// Gives up one thing that holds a page of `group`; false when there is none.
   bool reclaim(std::int32_t group);
+  /// Gives up the snapshot that is worth least; false when there is none.
+  bool reclaim_snapshot();
   void clear();
   /// As clear(), for a tree that a failed change has left half-done: pages and memory come back, whatever the eviction
   /// orders say. Needs no memory.

@@ -16,17 +16,41 @@ std::shared_ptr<std::byte[]> SnapshotPool::allocate() {
   return memory;
 }
 
-std::shared_ptr<StateSnapshot> SnapshotPool::take() {
-  std::shared_ptr<std::byte[]> memory;
-  {
+void SnapshotPool::set_reclaimer(std::size_t count_max, std::function<bool()> reclaim) {
+  count_max_ = count_max;
+  reclaim_ = std::move(reclaim);
+}
+
+/// Null: there is none.
+std::shared_ptr<std::byte[]> SnapshotPool::take_free() {
+  const std::lock_guard lock(shelf_->mutex);
+  if (shelf_->free.empty()) return nullptr;
+  std::shared_ptr<std::byte[]> memory = std::move(shelf_->free.back());
+  shelf_->free.pop_back();
+  return memory;
+}
+
+std::shared_ptr<std::byte[]> SnapshotPool::take_memory() {
+  if (auto memory = take_free()) return memory;
+  const auto is_full = [this] {
     const std::lock_guard lock(shelf_->mutex);
-    if (!shelf_->free.empty()) {
-      memory = std::move(shelf_->free.back());
-      shelf_->free.pop_back();
-    }
+    return shelf_->taken >= count_max_;
+  };
+  // What is let go of may still be on its way to the disk: then there is one more for a while.
+  if (is_full() && reclaim_ && reclaim_()) {
+    if (auto memory = take_free()) return memory;
   }
-  if (memory == nullptr) memory = allocate();
-  auto snapshot = std::make_unique<StateSnapshot>(std::move(memory), model_.slot_state_bytes());
+  try {
+    return allocate();
+  } catch (const std::exception&) {
+    if (!reclaim_ || !reclaim_()) throw;
+    if (auto memory = take_free()) return memory;
+    throw;
+  }
+}
+
+std::shared_ptr<StateSnapshot> SnapshotPool::take() {
+  auto snapshot = std::make_unique<StateSnapshot>(take_memory(), model_.slot_state_bytes());
   return {snapshot.release(), [shelf = shelf_](StateSnapshot* ended) {
             {
               const std::lock_guard lock(shelf->mutex);

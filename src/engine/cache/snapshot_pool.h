@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -33,6 +34,9 @@ class SnapshotPool {
  public:
   /// `model` outlives this; snapshots may outlive both, and end on any thread.
   explicit SnapshotPool(LanguageModel& model) : model_(model), shelf_(std::make_shared<Shelf>()) {}
+  /// From `count_max` snapshots on, and where there is no memory for one more, `reclaim` is asked first: it lets go of the one that is
+  /// worth least; false: there is none.
+  void set_reclaimer(std::size_t count_max, std::function<bool()> reclaim);
 
   /// A snapshot with nothing in it yet. Throws Error(kResourceExhausted) or std::bad_alloc.
   std::shared_ptr<StateSnapshot> take();
@@ -52,8 +56,12 @@ class SnapshotPool {
   };
 
   std::shared_ptr<std::byte[]> allocate();
+  std::shared_ptr<std::byte[]> take_free();
+  std::shared_ptr<std::byte[]> take_memory();
 
   LanguageModel& model_;
+  std::size_t count_max_ = SIZE_MAX;
+  std::function<bool()> reclaim_;
   std::shared_ptr<Shelf> shelf_;
 };
 

@@ -91,6 +91,9 @@ class SelectiveBackend final : public ops::Backend {
   std::size_t gated_delta_window_row_bytes(const ops::GatedDeltaGeometry& geometry) const override {
     return inner_->gated_delta_window_row_bytes(geometry);
   }
+  std::size_t gated_delta_work_row_bytes(const ops::GatedDeltaGeometry& geometry) const override {
+    return inner_->gated_delta_work_row_bytes(geometry);
+  }
   void gated_delta(const ops::GatedDeltaParams& params) override;
   void moe(const ops::MoeParams& params) override;
   bool moe_runs_shared(const ops::MoeParams& params) override { return inner_->moe_runs_shared(params); }

@@ -32,7 +32,9 @@ namespace {
 constexpr int kArithmeticVersion = 1;
 constexpr std::int64_t kCapturedRowsMax = 128;          // longer passes hide their launches behind their kernels
 constexpr std::int64_t kPassRowsMax = 2048;
+constexpr std::size_t kScratchSpareShare = 4;           // scratch memory grows by this part more than is asked for
 constexpr std::uint64_t kCaptureBytesMin = 32u << 20;   // what the driver may want for one more captured pass
+constexpr int kPassesUntilAskedAgain = 1000;            // asking the driver what is left takes longer than a launch
 // Between two questions to the driver whether a pass whose draws are awaited has failed: each takes microseconds, in which nobody looks.
 constexpr auto kDrawQueryTime = std::chrono::microseconds(200);
 constexpr int kDrawLooksBetweenClockReads = 64;
@@ -49,7 +51,7 @@ std::size_t round_up(std::size_t value, std::size_t unit) {
 class BackendContext final : public CudaContext {
  public:
   explicit BackendContext(const CudaBackendOptions& options)
-      : options_(options), memory_(std::make_shared<DeviceMemory>(options.memory_bytes_max)), store_(*memory_) {
+      : options_(options), memory_(std::make_shared<DeviceMemory>(options.device, options.memory_bytes_max)), store_(*memory_) {
     check(cudaSetDevice(options.device), "choosing the GPU");
     cudaDeviceProp properties = {};
     check(cudaGetDeviceProperties(&properties, options.device), "reading the GPU's properties");
@@ -85,7 +87,7 @@ class BackendContext final : public CudaContext {
       if (scratch_[index] != nullptr) memory_->give_back(scratch_[index], scratch_bytes_[index]);
       scratch_[index] = nullptr;
       scratch_bytes_[index] = 0;
-      const std::size_t grown = round_up(bytes + bytes / 4, 1u << 20);
+      const std::size_t grown = round_up(bytes + bytes / kScratchSpareShare, 1u << 20);
       scratch_[index] = memory_->take(grown, "operations' scratch memory");
       scratch_bytes_[index] = grown;
       check(cudaMemsetAsync(scratch_[index], 0, grown, stream_), "clearing scratch memory");
@@ -94,7 +96,9 @@ class BackendContext final : public CudaContext {
   }
 
   void reserve_growth() {
-    scratch(Scratch::kPartials, static_cast<std::size_t>(facts_.attention_partial_bytes_max));
+    // An eighth more, and scratch's spare part: what attention holds beside the partial results themselves.
+    const auto partials = static_cast<std::size_t>(facts_.attention_partial_bytes_max);
+    scratch(Scratch::kPartials, partials + partials / 8);
     scratch(Scratch::kCounters, 1);
     store_.reserve_loose();
   }
@@ -136,13 +140,20 @@ class BackendContext final : public CudaContext {
     if (!options_.graphs || inputs.name.empty() || inputs.row_count > kCapturedRowsMax) return begin_direct();
     bool is_new = false;
     key_ = key_of(inputs);
-    const GraphCache::Entry& entry = graphs_.find(key_, is_new);
+    GraphCache::Entry& entry = graphs_.find(key_, is_new);
     if (is_new) return begin_direct();  // runs once as it is: whatever grows on demand grows now
     if (entry.graph != nullptr) {
       launch_graph(entry.graph);
       return false;
     }
-    if (memory_->left() < kCaptureBytesMin) return begin_direct();  // slower, but it runs
+    if (entry.uncaptured_passes > 0) {
+      --entry.uncaptured_passes;
+      return begin_direct();
+    }
+    if (memory_->left_on_device() < kCaptureBytesMin) {  // slower, but it runs
+      entry.uncaptured_passes = kPassesUntilAskedAgain;
+      return begin_direct();
+    }
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a pass");
     state_ = State::kCapture;
     fetch_arrays();
@@ -370,6 +381,10 @@ class CudaBackend final : public Backend {
   }
   std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) const override {
     return cuda::gated_delta_window_row_bytes(geometry);
+  }
+  std::size_t gated_delta_work_row_bytes(const GatedDeltaGeometry& geometry) const override {
+    const std::size_t bytes = cuda::gated_delta_work_row_bytes(geometry);
+    return bytes + bytes / kScratchSpareShare;
   }
   void gated_delta(const GatedDeltaParams& params) override { cuda::gated_delta(context(), params); }
   void moe(const MoeParams& params) override { cuda::moe(context(), params); }

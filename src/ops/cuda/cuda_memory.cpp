@@ -35,6 +35,9 @@ class CudaBuffer final : public Buffer {
   }
   ~CudaBuffer() override {
     if (data_ == nullptr) return;
+    int device_before = 0;  // the thread that lets go of it may never have computed
+    cudaGetDevice(&device_before);
+    cudaSetDevice(owner_->device_);
     if (owner_->on_free_) owner_->on_free_();
     if (place_ == MemoryPlace::kDevice) {
       owner_->give_back(data_, bytes_);
@@ -42,6 +45,7 @@ class CudaBuffer final : public Buffer {
       cudaDeviceSynchronize();
       cudaFreeHost(data_);
     }
+    cudaSetDevice(device_before);
   }
   void* data() override { return data_; }
   std::size_t bytes() const override { return bytes_; }
@@ -65,9 +69,13 @@ void DeviceMemory::clear(void* memory, std::size_t bytes) {
   check(cudaStreamSynchronize(clearing_), "clearing a buffer");
 }
 
-std::uint64_t DeviceMemory::left() const {
+std::uint64_t DeviceMemory::left_on_device() const {
   std::size_t left = 0, total = 0;
-  if (cudaMemGetInfo(&left, &total) != cudaSuccess) return 0;
+  return cudaMemGetInfo(&left, &total) == cudaSuccess ? left : 0;
+}
+
+std::uint64_t DeviceMemory::left() const {
+  const std::uint64_t left = left_on_device();
   if (bytes_max_ == 0) return left;
   return std::min<std::uint64_t>(left, bytes_max_ - std::min(bytes_max_, used_));
 }

@@ -21,8 +21,8 @@ enum class MemoryPlace {
 /// The memory that one backend takes. Buffers keep it alive, so they may outlive the backend.
 class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
  public:
-  /// `bytes_max` 0: whatever the GPU has left.
-  explicit DeviceMemory(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
+  /// Of GPU `device`. `bytes_max` 0: whatever it has left.
+  DeviceMemory(int device, std::uint64_t bytes_max) : device_(device), bytes_max_(bytes_max) {}
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -36,8 +36,8 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   void* take(std::size_t bytes, const char* purpose);
   void give_back(void* memory, std::size_t bytes);
 
-  /// What can still be allocated.
-  std::uint64_t left() const;
+  /// What the driver can still give, whatever share of it is ours.
+  std::uint64_t left_on_device() const;
   /// The same less a reserve for captured passes and the driver's own, which come as passes run.
   std::uint64_t available() const;
   /// How much attention's partial results may take (DeviceFacts): they grow with contexts, so serving takes all of it at start-up.
@@ -45,9 +45,11 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
  private:
   friend class CudaBuffer;
+  std::uint64_t left() const;
   void clear(void* memory, std::size_t bytes);
 
   cudaStream_t clearing_ = nullptr;  // its own: the whole GPU may not be waited for while another backend captures a pass
+  int device_;
   std::uint64_t bytes_max_;
   std::uint64_t used_ = 0;
   std::function<void()> on_free_;

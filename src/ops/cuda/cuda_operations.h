@@ -37,6 +37,7 @@ void block_convolution(CudaContext& context, const BlockConvolutionParams& param
 constexpr std::int32_t kGatedDeltaDimensionMax = 256;  // of k_dim and v_dim
 std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry);
 std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry);
+std::size_t gated_delta_work_row_bytes(const GatedDeltaGeometry& geometry);
 void gated_delta(CudaContext& context, const GatedDeltaParams& params);
 // attention/
 std::size_t kv_page_bytes(const KvGeometry& geometry);

@@ -55,12 +55,18 @@ void set_inputs(delta::Params& p, const GatedDeltaParams& params) {
               is_aligned(params.out, 8) && is_aligned(params.conv_weight, 16);
 }
 
+/// Bytes of a working row.
+struct WorkRow {
+  std::int64_t keys, values, gates;
+  explicit WorkRow(const delta::Params& p)
+      : keys(p.geometry.k_heads * 2 * p.k_padded() * 2), values(p.geometry.v_heads * p.v_padded() * 4), gates(p.geometry.v_heads * 8) {}
+};
+
 /// Working rows in scratch memory.
 void set_working_rows(CudaContext& context, delta::Params& p) {
+  const WorkRow row(p);
   const std::int64_t rows = p.replay_rows() + p.row_count;
-  const std::int64_t keys = round_up(rows * p.geometry.k_heads * 2 * p.k_padded() * 2, 256);
-  const std::int64_t values = round_up(rows * p.geometry.v_heads * p.v_padded() * 4, 256);
-  const std::int64_t gates = rows * p.geometry.v_heads * 8;
+  const std::int64_t keys = round_up(rows * row.keys, 256), values = round_up(rows * row.values, 256), gates = rows * row.gates;
   char* memory = static_cast<char*>(context.scratch(Scratch::kActivations, static_cast<std::size_t>(keys + values + gates)));
   p.keys = reinterpret_cast<std::uint16_t*>(memory);
   p.values = reinterpret_cast<float*>(memory + keys);
@@ -86,6 +92,11 @@ std::size_t gated_delta_state_bytes(const GatedDeltaGeometry& geometry) {
 
 std::size_t gated_delta_window_row_bytes(const GatedDeltaGeometry& geometry) {
   return static_cast<std::size_t>(with_layout(geometry).window_stride) * sizeof(float);
+}
+
+std::size_t gated_delta_work_row_bytes(const GatedDeltaGeometry& geometry) {
+  const WorkRow row(with_layout(geometry));
+  return static_cast<std::size_t>(row.keys + row.values + row.gates);
 }
 
 void gated_delta(CudaContext& context, const GatedDeltaParams& params) {

@@ -17,6 +17,7 @@ class GraphCache {
   struct Entry {
     std::string key;
     cudaGraphExec_t graph = nullptr;  // null: the pass ran once, uncaptured
+    int uncaptured_passes = 0;        // that are to come, since there was no memory for a graph
   };
   ~GraphCache() { clear(); }
   /// The entry of a pass, most recently used; made when new (then `graph` is null and `is_new` true).

@@ -1,0 +1,56 @@
+// A CPU backend that says its memory isn't the host's, as a GPU's isn't: models then warm up, reserve, stage and queue copies as they do
+// there, and CI has all of it without one. Copies to the host arrive when somebody waits for them, and not before.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "support/synced_backend.h"
+
+namespace tensorfold::test {
+
+class FarBackend final : public SyncedBackend {
+ public:
+  explicit FarBackend(std::unique_ptr<ops::Backend> backend) : SyncedBackend(std::move(backend)), info_(SyncedBackend::info()) {
+    info_.host_memory = false;
+  }
+  const ops::BackendInfo& info() const override { return info_; }
+  MemoryAvailable memory_available() const override { return {std::uint64_t{512} << 20, false}; }
+
+  void queue_copy_to_host(void* destination, const void* source, std::size_t bytes) override {
+    const auto* first = static_cast<const std::byte*>(source);
+    copies_.push_back({static_cast<std::byte*>(destination), {first, first + bytes}});
+    std::memset(destination, 0xee, bytes);  // until it arrives
+  }
+  void copy_to_host(void* destination, const void* source, std::size_t bytes) override {
+    synchronise();
+    SyncedBackend::copy_to_host(destination, source, bytes);
+  }
+  void copy_to_backend(void* destination, const void* source, std::size_t bytes) override {
+    const auto* first = static_cast<const std::byte*>(source);
+    for (auto copy = copies_.rbegin(); copy != copies_.rend(); ++copy) {  // behind a copy that is on its way there
+      if (first < copy->destination || first + bytes > copy->destination + copy->bytes.size()) continue;
+      source = copy->bytes.data() + (first - copy->destination);
+      break;
+    }
+    SyncedBackend::copy_to_backend(destination, source, bytes);
+  }
+  void synchronise() override {
+    for (const Copy& copy : copies_) std::memcpy(copy.destination, copy.bytes.data(), copy.bytes.size());
+    copies_.clear();
+    SyncedBackend::synchronise();
+  }
+
+ private:
+  struct Copy {
+    std::byte* destination;
+    std::vector<std::byte> bytes;
+  };
+
+  ops::BackendInfo info_;
+  std::vector<Copy> copies_;
+};
+
+}  // namespace tensorfold::test
