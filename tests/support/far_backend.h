@@ -2,6 +2,7 @@
 // there, and CI has all of it without one. Copies to the host arrive when somebody waits for them, and not before.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -17,6 +18,13 @@ class FarBackend final : public SyncedBackend {
     info_.host_memory = false;
   }
   const ops::BackendInfo& info() const override { return info_; }
+  /// How often memory of the backend was asked for.
+  const std::shared_ptr<std::atomic<int>>& allocations() const { return allocations_; }
+
+  std::unique_ptr<ops::Buffer> allocate(std::size_t bytes, const char* purpose) override {
+    ++*allocations_;
+    return SyncedBackend::allocate(bytes, purpose);
+  }
   MemoryAvailable memory_available() const override { return {std::uint64_t{512} << 20, false}; }
 
   void queue_copy_to_host(void* destination, const void* source, std::size_t bytes) override {
@@ -50,6 +58,7 @@ class FarBackend final : public SyncedBackend {
   };
 
   ops::BackendInfo info_;
+  std::shared_ptr<std::atomic<int>> allocations_ = std::make_shared<std::atomic<int>>(0);
   std::vector<Copy> copies_;
 };
 

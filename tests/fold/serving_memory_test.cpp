@@ -1,0 +1,63 @@
+// Once an engine has started, streams of every kind take no more of a memory that isn't the host's: buffers of the model, its drafters and
+// caches are all there (tests/model/cuda/memory_test.cpp looks at the GPU's own account).
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "engine/engine.h"
+#include "engine/stream_probe.h"
+#include "model/load.h"
+#include "support/far_backend.h"
+#include "support/model_backend.h"
+#include "support/source_folder.h"
+
+namespace tensorfold {
+namespace {
+
+#if !defined(TENSORFOLD_TEST_CUDA)
+
+class ServingMemory : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ServingMemory, IsTakenAtStart) {
+  auto backend = std::make_unique<test::FarBackend>(test::backend_under_test(2));
+  const auto allocations = backend->allocations();
+  LoadOptions load;
+  load.find_drafter = true;
+  const auto path = test::source_folder() / (GetParam() == "demo" ? "models" : "tests/golden/models") / GetParam();
+  auto model = load_language_model(Checkpoint::open(path), std::move(backend), load);
+  EXPECT_EQ(model->block_drafter() != nullptr, GetParam() == "demo");
+  EngineOptions options;
+  options.lanes = 6;
+  options.prompt_cache_bytes = 64 << 20;
+  const auto engine = Engine::start(std::move(model), options);
+  const int before = *allocations;
+  std::vector<testing::StreamProbe> probes(18);
+  std::vector<std::unique_ptr<StreamHandle>> handles;
+  for (std::size_t i = 0; i < probes.size(); ++i) {
+    const auto first = static_cast<std::int32_t>(i);
+    const std::int32_t reply = i % 3 == 0 ? 40 : 9;
+    const std::int32_t prompt = i % 2 == 0 ? 5 + first : engine->facts().context - reply;
+    StreamRequest request = testing::request_of(testing::counting_prompt(prompt, first), reply);
+    request.sampling.temperature = i % 4 == 0 ? 0.0 : 0.8;
+    request.score_prompt = i == 4;
+    request.logprobs_top = i % 5 == 0 ? 3 : -1;
+    handles.push_back(engine->open(std::move(request), probes[i].sink()));
+  }
+  for (auto& probe : probes) {
+    const FinishEvent finish = probe.wait();
+    EXPECT_NE(finish.reason, FinishReason::kError) << finish.message;
+  }
+  EXPECT_EQ(*allocations, before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ServingMemory,
+                         ::testing::Values("llama", "gemma3", "qwen2", "qwen3_moe", "qwen3_5_mtp", "qwen3_5_moe_mtp", "demo"),
+                         [](const auto& info) { return info.param; });
+
+#endif
+
+}  // namespace
+}  // namespace tensorfold
