@@ -22,7 +22,9 @@ class BorrowedModel final : public LanguageModel {
                        std::int32_t window_rows) override {
     model_->allocate_caches(page_counts, slot_count, window_rows);
   }
-  void reserve_passes(std::int32_t lanes, std::int32_t logits_rows) override { model_->reserve_passes(lanes, logits_rows); }
+  void reserve_passes(std::int32_t pass_rows, std::int32_t lanes, std::int32_t logits_rows) override {
+    model_->reserve_passes(pass_rows, lanes, logits_rows);
+  }
   void zero_page(std::int32_t group, std::int32_t page) override { model_->zero_page(group, page); }
   void zero_slot(std::int32_t slot) override { model_->zero_slot(slot); }
   void copy_page(std::int32_t group, std::int32_t from, std::int32_t to) override {

@@ -87,14 +87,15 @@ void check_options(const ModelFacts& facts, const EngineOptions& options) {
 }
 
 /// Rows of the widest window: as wide as copying text can use, where slots hold that many at a small share of the
-/// memory.
-std::int32_t window_rows(const ModelFacts& facts, std::int32_t slots, std::int32_t pass_rows, std::uint64_t memory) {
+/// memory, of which `used` bytes are promised.
+std::int32_t window_rows(const ModelFacts& facts, std::int32_t slots, std::int32_t pass_rows, std::uint64_t memory,
+                         std::uint64_t used) {
   const std::int32_t usual = std::min({limits::kWindowRowsMax, facts.window_rows_max, pass_rows});
   const std::int32_t wide = std::min({limits::kWideWindowRowsMax, facts.window_rows_max, pass_rows});
   std::uint64_t row_bytes = 0;
   for (const CacheGroup& group : facts.groups) row_bytes = saturating_add(row_bytes, group.slot_window_row_bytes);
   const std::uint64_t more_rows = static_cast<std::uint64_t>(slots) * static_cast<std::uint64_t>(wide - usual);
-  return saturating_multiply(row_bytes, more_rows) <= memory / kWideWindowShare ? wide : usual;
+  return saturating_multiply(row_bytes, more_rows) <= std::min(memory / kWideWindowShare, memory - std::min(memory, used)) ? wide : usual;
 }
 
 [[noreturn]] void refuse(const ModelFacts& facts, const EngineOptions& options, std::int32_t lanes,
@@ -132,7 +133,7 @@ MemoryAvailable beside_passes(const ModelFacts& facts, const EngineOptions& opti
   const std::int32_t lanes = options.lanes > 0 ? options.lanes : kAutoLanes;
   std::uint64_t logits_rows = std::bit_ceil(static_cast<std::uint64_t>(lanes + scored_rows_max(facts, pass_rows)));
   const bool drafts = std::any_of(facts.groups.begin(), facts.groups.end(), [](const CacheGroup& group) { return group.draft; });
-  if (drafts) logits_rows += std::bit_ceil(static_cast<std::uint64_t>(std::max(lanes, limits::kDraftLogitsRowsMax)));
+  if (drafts) logits_rows += std::bit_ceil(static_cast<std::uint64_t>(lanes)) + limits::kDraftLogitsRowsMax;
   const std::uint64_t logits = logits_rows * static_cast<std::uint64_t>(facts.vocabulary_size) * sizeof(float);
   available.bytes -= std::min(available.bytes, logits);
   available.bytes -= std::min(available.bytes, saturating_multiply(positions_max(facts, available.bytes), facts.position_bytes));
@@ -231,7 +232,7 @@ Capacity plan_capacity(const ModelFacts& facts, const EngineOptions& options, Me
     capacity.page_counts.push_back(static_cast<std::int32_t>(pages));
   }
   capacity.slot_count = 1 + capacity.lanes;
-  capacity.window_rows = window_rows(facts, capacity.slot_count, rows, memory);
+  capacity.window_rows = window_rows(facts, capacity.slot_count, rows, memory, capacity.cache_bytes);
   capacity.context_was_reduced = choose_context && capacity.context < facts.context_max;
   return capacity;
 }

@@ -152,7 +152,8 @@ class RunningEngine : public Engine {
     model_->warm_up(options.pass_rows_max > 0 ? options.pass_rows_max : model_->facts().pass_rows_max);
     const Capacity capacity = plan_capacity(model_->facts(), options, model_->memory_available());
     model_->allocate_caches(capacity.page_counts, capacity.slot_count, capacity.window_rows);
-    model_->reserve_passes(capacity.lanes, capacity.lanes + scored_rows_max(model_->facts(), capacity.pass_rows));
+    model_->reserve_passes(capacity.pass_rows, capacity.lanes,
+                           capacity.lanes + scored_rows_max(model_->facts(), capacity.pass_rows));
     facts_.model = model_->facts();
     facts_.lanes = capacity.lanes;
     facts_.context = capacity.context;

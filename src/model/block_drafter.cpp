@@ -47,6 +47,7 @@ void DflashDrafter::include_widths(const DrafterDescription& drafter, LayerWidth
 void DflashDrafter::set_positions(std::int32_t positions) {
   const std::int32_t rows = positions + static_cast<std::int32_t>(limits::kDraftBlockRowsMax);
   const auto table = make_rope_table(drafter_.rope, rows);
+  rope_table_.reset();
   rope_table_ = backend_.allocate(table.size() * sizeof(float), "the drafter's RoPE table");
   backend_.copy_to_backend(rope_table_->data(), table.data(), table.size() * sizeof(float));
   rope_ = {static_cast<const float*>(rope_table_->data()), drafter_.rope.rotary_dims(), rows};

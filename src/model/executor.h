@@ -58,7 +58,7 @@ class Executor final : public LanguageModel {
   void write_slot(std::int32_t slot, const std::byte* bytes) override;
   std::shared_ptr<std::byte[]> allocate_snapshot() override;
   void finish_copies() override { backend_->synchronise(); }
-  void reserve_passes(std::int32_t lanes, std::int32_t logits_rows) override;
+  void reserve_passes(std::int32_t pass_rows, std::int32_t lanes, std::int32_t logits_rows) override;
   void forward(const RoundPlan& plan, ForwardResult& result) override;
   void forward_beside(const RoundPlan& plan, ForwardResult& result, const std::function<void()>& host_work) override;
   const float* logits_row(const ForwardResult& result, std::size_t index) override;
@@ -76,7 +76,7 @@ class Executor final : public LanguageModel {
   struct Pass;
 
   /// widest_plan()'s pass, and drafters' passes over its rows.
-  void run_widest_pass(std::int32_t lanes, std::int32_t lane_rows, std::int32_t rows);
+  void run_widest_pass(std::int32_t lanes, std::int32_t rows);
   void warm_mtp_head(const std::vector<AbsorbLane>& absorbed);
   void warm_drafter(const std::vector<AbsorbLane>& absorbed);
   void add_mtp_cache();

@@ -1,8 +1,11 @@
 // What the executor takes of a GPU's memory before it serves; see executor.h. Apart from the passes because it is their bounds that
-// matter here: everything that grows with rows, streams or contexts has grown when reserve_passes() returns. On a host memory
-// grows where it is used, and there is nothing to find out.
+// matter here: what grows with rows, streams or contexts has grown when reserve_passes() returns. On a host memory grows where it is
+// used, and there is nothing to find out.
 #include <algorithm>
 #include <bit>
+#include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "base/limits.h"
 #include "model/executor.h"
@@ -15,16 +18,16 @@ void Executor::warm_up(std::int32_t pass_rows) {
   layer_caches_.release();  // those of an engine before: what they take isn't missing
   pass_rows = std::min(pass_rows, facts_.pass_rows_max);
   if (pass_rows <= warm_rows_) return;
-  warm_rows_ = pass_rows;
-  const std::int32_t lane_rows = std::min(pass_rows, description_.context_max);
-  const std::int32_t lanes = (pass_rows + lane_rows - 1) / lane_rows;
-  allocate_caches(std::vector<std::int32_t>(facts_.groups.size(), lanes * widest_plan_pages(lane_rows) + 1), lanes + 1, 1);
-  run_widest_pass(lanes, lane_rows, pass_rows);
+  const std::int32_t lanes = (pass_rows + description_.context_max - 1) / description_.context_max;
+  const std::int32_t pages = lanes * widest_plan_pages(lanes, pass_rows);
+  allocate_caches(std::vector<std::int32_t>(facts_.groups.size(), 1 + pages), 1 + lanes, 1);
+  run_widest_pass(lanes, pass_rows);
   backend_->reserve_growth();
   layer_caches_.release();
+  warm_rows_ = pass_rows;
 }
 
-void Executor::reserve_passes(std::int32_t lanes, std::int32_t logits_rows) {
+void Executor::reserve_passes(std::int32_t pass_rows, std::int32_t lanes, std::int32_t logits_rows) {
   if (backend_->info().host_memory) return;
   logits_->reserve(logits_rows);
   logits_->reserve_on_host(logits_rows);
@@ -37,15 +40,19 @@ void Executor::reserve_passes(std::int32_t lanes, std::int32_t logits_rows) {
   bounds.positions = bounds_.rope_positions;
   bounds.groups = static_cast<std::int32_t>(facts_.groups.size());
   backend_->reserve_passes(bounds);
-  // Once more, with as many lanes as there will be and slots as wide as they are.
-  const std::int32_t rows = std::max(warm_rows_, 1), busy = std::min(lanes, rows);
-  const std::int32_t lane_rows = std::min((rows + busy - 1) / busy, bounds_.rope_positions);
-  run_widest_pass(busy, lane_rows, std::min(rows, busy * lane_rows));
+  // Once more, with as many lanes as there will be and slots as wide as they are; of rows as many as their contexts have pages for.
+  const std::int32_t busy = std::min(lanes, pass_rows);
+  std::int64_t lane_rows = std::min((pass_rows + busy - 1) / busy, bounds_.rope_positions);
+  for (std::size_t group = 0; group < facts_.groups.size(); ++group) {
+    if (facts_.groups[group].kind == CacheKind::kRecurrent) continue;
+    lane_rows = std::min<std::int64_t>(lane_rows, (bounds_.page_counts[group] - 1) / busy * limits::kKvPageTokens);
+  }
+  run_widest_pass(busy, static_cast<std::int32_t>(std::min<std::int64_t>(pass_rows, busy * lane_rows)));
   windows_.reset(bounds_.slot_count);
 }
 
-void Executor::run_widest_pass(std::int32_t lanes, std::int32_t lane_rows, std::int32_t rows) {
-  const RoundPlan plan = widest_plan(facts_, lanes, lane_rows, rows, mtp_head_ != nullptr);
+void Executor::run_widest_pass(std::int32_t lanes, std::int32_t rows) {
+  const RoundPlan plan = widest_plan(facts_, lanes, rows, mtp_head_ != nullptr);
   ForwardResult result;
   forward(plan, result);
   std::vector<AbsorbLane> absorbed;

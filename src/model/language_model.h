@@ -76,9 +76,11 @@ class LanguageModel {
   /// Error(kResourceExhausted).
   virtual void allocate_caches(const std::vector<std::int32_t>& page_counts, std::int32_t slot_count,
                                std::int32_t window_rows) = 0;
-  /// After allocate_caches(): takes what passes of up to `lanes` streams and `logits_rows` rows of logits will want, so that serving
-  /// takes no more of a memory that is the model's alone. Throws Error(kResourceExhausted).
-  virtual void reserve_passes(std::int32_t lanes, std::int32_t logits_rows) { (void)lanes, (void)logits_rows; }
+  /// After allocate_caches(): takes what passes of up to `pass_rows` rows, `lanes` streams and `logits_rows` rows of logits will want, so
+  /// that serving takes no more of a memory that is the model's alone. Throws Error(kResourceExhausted).
+  virtual void reserve_passes(std::int32_t pass_rows, std::int32_t lanes, std::int32_t logits_rows) {
+    (void)pass_rows, (void)lanes, (void)logits_rows;
+  }
   /// Pages are zeroed when handed to a stream; so is the state of slots (window memory is written before it is read).
   virtual void zero_page(std::int32_t group, std::int32_t page) = 0;
   virtual void zero_slot(std::int32_t slot) = 0;

@@ -1,7 +1,6 @@
 // See widest_plan.h.
 #include "model/widest_plan.h"
 
-#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -36,16 +35,18 @@ void add_lane(RoundPlan& plan, const ModelFacts& facts, std::int32_t rows, std::
 
 }  // namespace
 
-RoundPlan widest_plan(const ModelFacts& facts, std::int32_t lanes, std::int32_t lane_rows, std::int32_t rows, bool wants_hidden) {
-  TF_ASSERT(lanes > 0 && lane_rows > 0 && rows > 0 && (rows + lane_rows - 1) / lane_rows <= lanes);
+RoundPlan widest_plan(const ModelFacts& facts, std::int32_t lanes, std::int32_t rows, bool wants_hidden) {
+  TF_ASSERT(lanes > 0 && lanes <= rows);
   RoundPlan plan;
-  for (std::int32_t left = rows; left > 0; left -= std::min(left, lane_rows)) {
-    add_lane(plan, facts, std::min(left, lane_rows), widest_plan_pages(lane_rows), wants_hidden);
+  const std::int32_t pages = widest_plan_pages(lanes, rows);
+  for (std::int32_t lane = 0; lane < lanes; ++lane) {
+    add_lane(plan, facts, rows / lanes + (lane < rows % lanes ? 1 : 0), pages, wants_hidden);
   }
   return plan;
 }
 
-std::int32_t widest_plan_pages(std::int32_t lane_rows) {
+std::int32_t widest_plan_pages(std::int32_t lanes, std::int32_t rows) {
+  const std::int32_t lane_rows = (rows + lanes - 1) / lanes;
   return (lane_rows + limits::kKvPageTokens - 1) / limits::kKvPageTokens;
 }
 

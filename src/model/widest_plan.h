@@ -9,11 +9,10 @@
 
 namespace tensorfold {
 
-/// `lanes` lanes of `lane_rows` rows each, the last ones of fewer, `rows` in all (at most lanes · lane_rows); lane i in slot 1 + i. Every row
-/// is tapped; `wants_hidden`: and its hidden state is kept. Each lane's last row wants logits. Tables have
-/// widest_plan_pages(lane_rows) pages a lane, from page 1 on.
-RoundPlan widest_plan(const ModelFacts& facts, std::int32_t lanes, std::int32_t lane_rows, std::int32_t rows, bool wants_hidden);
+/// `rows` rows dealt out evenly to `lanes` lanes (at most `rows`), lane i in slot 1 + i. Every row is tapped; `wants_hidden`: and its
+/// hidden state is kept. Each lane's last row wants logits. Tables have widest_plan_pages() pages a lane, from page 1 on.
+RoundPlan widest_plan(const ModelFacts& facts, std::int32_t lanes, std::int32_t rows, bool wants_hidden);
 
-std::int32_t widest_plan_pages(std::int32_t lane_rows);
+std::int32_t widest_plan_pages(std::int32_t lanes, std::int32_t rows);
 
 }  // namespace tensorfold

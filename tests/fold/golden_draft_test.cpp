@@ -15,6 +15,7 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
 #include "model/load.h"
+#include "support/far_backend.h"
 #include "support/model_backend.h"
 #include "support/source_folder.h"
 
@@ -178,6 +179,10 @@ TEST_P(GoldenDrafts, BackendUnderTest) {
 #if !defined(TENSORFOLD_TEST_CUDA)  // the CPU's program has the reference
 TEST_P(GoldenDrafts, ReferenceBackend) {
   expect_same_bits(reference_backend);
+}
+
+TEST_P(GoldenDrafts, MemoryThatIsNotTheHosts) {
+  expect_same_bits([]() -> std::unique_ptr<ops::Backend> { return std::make_unique<test::FarBackend>(backend_under_test()); });
 }
 #endif
 

@@ -2,11 +2,13 @@
 // caches are all there (tests/model/cuda/memory_test.cpp looks at the GPU's own account).
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "engine/borrowed_model.h"
 #include "engine/engine.h"
 #include "engine/stream_probe.h"
 #include "model/load.h"
@@ -51,6 +53,26 @@ TEST_P(ServingMemory, IsTakenAtStart) {
     EXPECT_NE(finish.reason, FinishReason::kError) << finish.message;
   }
   EXPECT_EQ(*allocations, before);
+}
+
+TEST_P(ServingMemory, IsEnoughForNoMoreThanThat) {
+  // Few lanes, short contexts, no kept prefixes, passes of any size, one engine after the other: the widest pass has just these pages.
+  const auto path = test::source_folder() / (GetParam() == "demo" ? "models" : "tests/golden/models") / GetParam();
+  LoadOptions load;
+  load.find_drafter = true;
+  const std::shared_ptr<LanguageModel> model =
+      load_language_model(Checkpoint::open(path), std::make_unique<test::FarBackend>(test::backend_under_test(2)), load);
+  for (const auto& [lanes, context, pass_rows] : {std::array{3, 130, 0}, {1, 65, 0}, {1, 64, 1}, {4, 100, 7}, {16, 33, 5}, {5, 129, 300}, {1, 1, 2048}}) {
+    EngineOptions options;
+    options.lanes = lanes;
+    options.context = context;
+    options.pass_rows_max = pass_rows;
+    const auto engine = Engine::start(std::make_unique<BorrowedModel>(model), options);
+    if (context < 20) continue;
+    testing::StreamProbe probe;
+    const auto handle = engine->open(testing::request_of(testing::counting_prompt(context - 9), 9), probe.sink());
+    EXPECT_NE(probe.wait().reason, FinishReason::kError);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ServingMemory,

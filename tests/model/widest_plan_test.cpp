@@ -36,16 +36,16 @@ TEST(WidestPlan, IsValidInAnyShape) {
     for (const std::int32_t lanes : {1, 2, 7, 64, 2048}) {
       for (const std::int32_t lane_rows : {1, 32, 33, 256, 2048}) {
         const std::int32_t most = std::min<std::int32_t>(2048, lanes * lane_rows);
-        for (const std::int32_t rows : {most, most - lane_rows / 2}) {
-          const RoundPlan plan = widest_plan(facts, lanes, lane_rows, rows, true);
+        for (const std::int32_t rows : {most, std::max(lanes, most - lane_rows / 2)}) {
+          const RoundPlan plan = widest_plan(facts, lanes, rows, true);
           PlanBounds bounds;
-          bounds.page_counts.assign(facts.groups.size(), 1 + lanes * widest_plan_pages(lane_rows));
+          bounds.page_counts.assign(facts.groups.size(), 1 + lanes * widest_plan_pages(lanes, rows));
           bounds.slot_count = 1 + lanes;
           bounds.window_rows = 1;
-          bounds.rope_positions = lane_rows;
+          bounds.rope_positions = (rows + lanes - 1) / lanes;
           check_plan(plan, facts, bounds);  // stops the process
           EXPECT_EQ(plan.rows.size(), static_cast<std::size_t>(rows));
-          EXPECT_LE(plan.lanes.size(), static_cast<std::size_t>(lanes));
+          EXPECT_EQ(plan.lanes.size(), static_cast<std::size_t>(lanes));
           std::set<std::int32_t> slots, pages;
           for (const PlanLane& lane : plan.lanes) {
             EXPECT_FALSE(is_tree(plan, lane));

@@ -16,6 +16,7 @@ class FarBackend final : public SyncedBackend {
  public:
   explicit FarBackend(std::unique_ptr<ops::Backend> backend) : SyncedBackend(std::move(backend)), info_(SyncedBackend::info()) {
     info_.host_memory = false;
+    info_.pass_rows_max = 2048;
   }
   const ops::BackendInfo& info() const override { return info_; }
   /// How often memory of the backend was asked for.

@@ -395,10 +395,9 @@ class CudaBackend final : public Backend {
  private:
   /// The GPU is a property of the calling thread: the one that loads isn't the one that serves.
   BackendContext& context() const {
-    thread_local int current = -1;
-    if (current != options_.device) {
+    int current = -1;
+    if (cudaGetDevice(&current) != cudaSuccess || current != options_.device) {
       check(cudaSetDevice(options_.device), "choosing the GPU");
-      current = options_.device;
     }
     return context_;
   }

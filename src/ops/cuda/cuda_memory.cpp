@@ -35,9 +35,7 @@ class CudaBuffer final : public Buffer {
   }
   ~CudaBuffer() override {
     if (data_ == nullptr) return;
-    int device_before = 0;  // the thread that lets go of it may never have computed
-    cudaGetDevice(&device_before);
-    cudaSetDevice(owner_->device_);
+    cudaSetDevice(owner_->device_);  // the thread that lets go of it may never have computed
     if (owner_->on_free_) owner_->on_free_();
     if (place_ == MemoryPlace::kDevice) {
       owner_->give_back(data_, bytes_);
@@ -45,7 +43,6 @@ class CudaBuffer final : public Buffer {
       cudaDeviceSynchronize();
       cudaFreeHost(data_);
     }
-    cudaSetDevice(device_before);
   }
   void* data() override { return data_; }
   std::size_t bytes() const override { return bytes_; }
