@@ -20,6 +20,20 @@ testing::FakeModelOptions recurrent() {
   return options;
 }
 
+/// Knows what memory it gave, and gives no more than that.
+class WatchedModel : public testing::FakeModel {
+ public:
+  using FakeModel::FakeModel;
+  std::shared_ptr<std::byte[]> allocate_snapshot() override {
+    if (given.size() == given_max) throw std::bad_alloc();
+    auto memory = LanguageModel::allocate_snapshot();
+    given.push_back(memory);
+    return memory;
+  }
+  std::vector<std::weak_ptr<std::byte[]>> given;
+  std::size_t given_max = 100;
+};
+
 TEST(SnapshotPool, MemoryServesOneSnapshotAfterTheOther) {
   testing::FakeModel model(recurrent());
   SnapshotPool pool(model);
@@ -34,16 +48,7 @@ TEST(SnapshotPool, MemoryServesOneSnapshotAfterTheOther) {
 }
 
 TEST(SnapshotPool, WhatIsPreparedIsUsedAndTrimmingLetsGoOfIt) {
-  class Watching : public testing::FakeModel {
-   public:
-    using FakeModel::FakeModel;
-    std::shared_ptr<std::byte[]> allocate_snapshot() override {
-      auto memory = LanguageModel::allocate_snapshot();
-      given.push_back(memory);
-      return memory;
-    }
-    std::vector<std::weak_ptr<std::byte[]>> given;
-  } watched(recurrent());
+  WatchedModel watched(recurrent());
   SnapshotPool pool(watched);
   pool.prepare(3);
   ASSERT_EQ(watched.given.size(), 3u);
@@ -59,16 +64,7 @@ TEST(SnapshotPool, WhatIsPreparedIsUsedAndTrimmingLetsGoOfIt) {
 }
 
 TEST(SnapshotPool, TheLeastWorthMakesWay) {
-  class Short : public testing::FakeModel {
-   public:
-    using FakeModel::FakeModel;
-    std::shared_ptr<std::byte[]> allocate_snapshot() override {
-      if (given == given_max) throw std::bad_alloc();
-      ++given;
-      return LanguageModel::allocate_snapshot();
-    }
-    int given = 0, given_max = 100;
-  } model(recurrent());
+  WatchedModel model(recurrent());
   SnapshotPool pool(model);
   std::vector<std::shared_ptr<StateSnapshot>> held;
   int reclaimed = 0;
@@ -79,16 +75,16 @@ TEST(SnapshotPool, TheLeastWorthMakesWay) {
     return true;
   });
   for (int i = 0; i < 5; ++i) held.push_back(pool.take());
-  EXPECT_EQ(model.given, 3);  // as many as may be, then one for another
+  EXPECT_EQ(model.given.size(), 3u);  // as many as may be, then one for another
   EXPECT_EQ(reclaimed, 2);
   const auto writing = held.front();  // on its way to the disk, whatever the tree lets go of
   held.push_back(pool.take());
-  EXPECT_EQ(model.given, 4);
+  EXPECT_EQ(model.given.size(), 4u);
   EXPECT_EQ(reclaimed, 3);
 
   // No memory for one more: the same way, and where there is nothing to let go of the caller hears of it.
   SnapshotPool scarce(model);
-  model.given_max = model.given + 1;
+  model.given_max = model.given.size() + 1;
   std::vector<std::shared_ptr<StateSnapshot>> kept{scarce.take()};
   scarce.set_reclaimer(10, [&] {
     if (kept.empty()) return false;

@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/borrowed_model.h"
 #include "engine/engine.h"
+#include "engine/mixed_streams.h"
 #include "engine/stream_probe.h"
 #include "model/load.h"
 #include "support/far_backend.h"
@@ -23,45 +24,30 @@ namespace {
 
 class ServingMemory : public ::testing::TestWithParam<std::string> {};
 
+std::shared_ptr<LanguageModel> load(const std::string& name, std::unique_ptr<ops::Backend> backend) {
+  LoadOptions options;
+  options.find_drafter = true;
+  const auto path = test::source_folder() / (name == "demo" ? "models" : "tests/golden/models") / name;
+  return load_language_model(Checkpoint::open(path), std::move(backend), options);
+}
+
 TEST_P(ServingMemory, IsTakenAtStart) {
   auto backend = std::make_unique<test::FarBackend>(test::backend_under_test(2));
   const auto allocations = backend->allocations();
-  LoadOptions load;
-  load.find_drafter = true;
-  const auto path = test::source_folder() / (GetParam() == "demo" ? "models" : "tests/golden/models") / GetParam();
-  auto model = load_language_model(Checkpoint::open(path), std::move(backend), load);
+  const auto model = load(GetParam(), std::move(backend));
   EXPECT_TRUE(GetParam() != "demo" || model->block_drafter() != nullptr);
   EngineOptions options;
   options.lanes = 6;
   options.prompt_cache_bytes = 64 << 20;
-  const auto engine = Engine::start(std::move(model), options);
+  const auto engine = Engine::start(std::make_unique<BorrowedModel>(model), options);
   const int before = *allocations;
-  std::vector<testing::StreamProbe> probes(18);
-  std::vector<std::unique_ptr<StreamHandle>> handles;
-  for (std::size_t i = 0; i < probes.size(); ++i) {
-    const auto first = static_cast<std::int32_t>(i);
-    const std::int32_t reply = i % 3 == 0 ? 40 : 9;
-    const std::int32_t prompt = i % 2 == 0 ? 5 + first : engine->facts().context - reply;
-    StreamRequest request = testing::request_of(testing::counting_prompt(prompt, first), reply);
-    request.sampling.temperature = i % 4 == 0 ? 0.0 : 0.8;
-    request.score_prompt = i == 4;
-    request.logprobs_top = i % 5 == 0 ? 3 : -1;
-    handles.push_back(engine->open(std::move(request), probes[i].sink()));
-  }
-  for (auto& probe : probes) {
-    const FinishEvent finish = probe.wait();
-    EXPECT_NE(finish.reason, FinishReason::kError) << finish.message;
-  }
+  testing::serve_mixed_streams(*engine);
   EXPECT_EQ(*allocations, before);
 }
 
 TEST_P(ServingMemory, IsEnoughForNoMoreThanThat) {
   // Few lanes, short contexts, no kept prefixes, passes of any size, one engine after the other: the widest pass has just these pages.
-  const auto path = test::source_folder() / (GetParam() == "demo" ? "models" : "tests/golden/models") / GetParam();
-  LoadOptions load;
-  load.find_drafter = true;
-  const std::shared_ptr<LanguageModel> model =
-      load_language_model(Checkpoint::open(path), std::make_unique<test::FarBackend>(test::backend_under_test(2)), load);
+  const auto model = load(GetParam(), std::make_unique<test::FarBackend>(test::backend_under_test(2)));
   for (const auto& [lanes, context, pass_rows] : {std::array{3, 130, 0}, {1, 65, 0}, {1, 64, 1}, {4, 100, 7}, {16, 33, 5}, {5, 129, 300}, {1, 1, 2048}}) {
     EngineOptions options;
     options.lanes = lanes;

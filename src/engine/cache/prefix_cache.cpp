@@ -18,7 +18,7 @@ constexpr std::int32_t kSharedTokensMin = kPageTokens;            // waiting for
 constexpr std::int32_t kSnapshotTokensMin = kPageTokens;          // a shorter prefix is computed in less than a pass
 constexpr double kLoadSecondsMin = 0.25, kLoadSecondsMax = 10.0;  // waiting for the disk
 constexpr auto kFlushTime = std::chrono::seconds(10);
-constexpr std::uint64_t kPreparedBytesMax = 2ull << 30;  // pinning memory takes about a second for as much
+constexpr std::uint64_t kPreparedBytesMax = 2ull << 30;  // bounds how long pinning it holds up the start
 constexpr std::size_t kLastMessages = 2;  // ends of the last messages are where the next turn and an edit resume
 
 }  // namespace

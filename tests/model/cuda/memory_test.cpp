@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/borrowed_model.h"
 #include "engine/engine.h"
+#include "engine/mixed_streams.h"
 #include "engine/stream_probe.h"
 #include "model/load.h"
 #include "support/golden_case.h"
@@ -108,23 +109,7 @@ TEST(CudaMemory, ServingTakesNone) {
     options.prompt_cache_bytes = 64 * kMib;
     auto engine = Engine::start(std::make_unique<BorrowedModel>(model), options);
     const std::uint64_t before = model->memory_available().bytes;
-    // More streams than lanes, short and as long as they may be, drawn by the GPU and by the host, one scored whole.
-    std::vector<testing::StreamProbe> probes(18);
-    std::vector<std::unique_ptr<StreamHandle>> handles;
-    for (std::size_t i = 0; i < probes.size(); ++i) {
-      const auto first = static_cast<std::int32_t>(i);
-      const std::int32_t reply = i % 3 == 0 ? 40 : 9;
-      const std::int32_t prompt = i % 2 == 0 ? 5 + first : engine->facts().context - reply;
-      StreamRequest request = testing::request_of(testing::counting_prompt(prompt, first), reply);
-      request.sampling.temperature = i % 4 == 0 ? 0.0f : 0.8f;
-      request.score_prompt = i == 4;
-      request.logprobs_top = i % 5 == 0 ? 3 : -1;
-      handles.push_back(engine->open(std::move(request), probes[i].sink()));
-    }
-    for (auto& probe : probes) {
-      const FinishEvent finish = probe.wait();
-      EXPECT_NE(finish.reason, FinishReason::kError) << name << ": " << finish.message;
-    }
+    testing::serve_mixed_streams(*engine);
     EXPECT_EQ(model->memory_available().bytes, before) << name;
   }
 }
