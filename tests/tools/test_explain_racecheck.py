@@ -190,3 +190,12 @@ def test_a_wgmma_on_unknown_ways_is_a_defect(tmp_path):
         assert code == 1 and "can't be checked" in output, output
     code, output = check_sass(tmp_path, ["BRX R4 -0x40"])  # nothing to disturb
     assert code == 0, output
+
+
+def test_a_missing_report_or_tool_is_named(tmp_path):
+    code, output = run_tool("explain_racecheck.py", tmp_path, disassembly(WHOLE, WHOLE), "--binary", "x", str(tmp_path / "no-report"))
+    assert code == 1 and "no-report" in output and "Traceback" not in output, output
+    (tmp_path / "report.txt").write_text(REPORT)
+    words = ["--binary", "x", "--cuobjdump", str(tmp_path / "no-tool"), str(tmp_path / "report.txt")]
+    code, output = run_tool("explain_racecheck.py", tmp_path, disassembly(WHOLE, WHOLE), *words)
+    assert code == 1 and "no-tool" in output and "Traceback" not in output, output
