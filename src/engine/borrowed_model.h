@@ -45,6 +45,7 @@ class BorrowedModel final : public LanguageModel {
   void write_slot(std::int32_t slot, const std::byte* bytes) override { model_->write_slot(slot, bytes); }
   std::shared_ptr<std::byte[]> allocate_snapshot() override { return model_->allocate_snapshot(); }
   void finish_copies() override { model_->finish_copies(); }
+  std::vector<ops::PassTime> take_pass_times() override { return model_->take_pass_times(); }
   MtpHead* mtp_head() override { return model_->mtp_head(); }
   BlockDrafter* block_drafter() override { return model_->block_drafter(); }
   void forward(const RoundPlan& plan, ForwardResult& result) override { model_->forward(plan, result); }

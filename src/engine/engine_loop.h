@@ -16,6 +16,7 @@
 #include "engine/draft/drafter.h"
 #include "engine/host_sampler.h"
 #include "engine/mailbox.h"
+#include "engine/pass_clock.h"
 #include "engine/rate_meter.h"
 #include "engine/rules_ahead.h"
 #include "engine/scheduler.h"
@@ -59,7 +60,8 @@ class EngineLoop {
   void check_plan() const;
   void index_logits();
   void note_service(const std::vector<Grant>& grants);
-  void observe_cost(double seconds);
+  void note_pass_times();
+  void observe_cost(Clock::time_point start);
   void draft();
 
   void deliver(Stream& stream, const PlanLane& span, Clock::time_point now);
@@ -85,6 +87,7 @@ class EngineLoop {
   const ModelFacts facts_;
   PagePool pool_;
   PrefixCache prefixes_;
+  PassClock pass_clock_;
   CostModel costs_;                                          // of every pass
   CostModel window_costs_{CostModel::Unknown::kOptimistic};  // of passes without prompt rows
   Scheduler scheduler_;

@@ -11,6 +11,7 @@ namespace tensorfold {
 void EngineLoop::run_round() {
   const std::vector<Grant> grants = grant_rows();
   TF_ASSERT(!grants.empty());
+  note_pass_times();
   const Clock::time_point start = Clock::now();
   build_plan(grants);
   ++rounds_;
@@ -20,6 +21,7 @@ void EngineLoop::run_round() {
   } catch (const std::exception& error) {
     const std::string message = fmt::format("The model failed on a pass with this stream: {}", error.what());
     for (Stream* stream : plan_streams_) stream->finish(FinishReason::kError, message);
+    pass_clock_.forget();
     return;
   }
   note_service(grants);
@@ -33,7 +35,7 @@ void EngineLoop::run_round() {
       stream.finish(FinishReason::kError, error.what());  // a path rule or a logits callback: it ends its stream alone
     }
   }
-  observe_cost(std::chrono::duration<double>(Clock::now() - start).count());
+  observe_cost(start);
   draft();
 }
 
@@ -49,8 +51,20 @@ void EngineLoop::ask_rules() {
   }
 }
 
-void EngineLoop::observe_cost(double seconds) {
+/// Of passes that nobody waited for. Their rows were a prompt's, and no window's.
+void EngineLoop::note_pass_times() {
+  for (const ops::PassTime& time : model_.take_pass_times()) {
+    pass_clock_.end_queued(time.seconds);
+    costs_.observe(static_cast<std::int32_t>(time.rows), time.seconds);
+  }
+}
+
+void EngineLoop::observe_cost(Clock::time_point start) {
+  if (!result_.is_awaited) pass_clock_.queue(start);
+  note_pass_times();
+  if (!result_.is_awaited) return;
   const auto rows = static_cast<std::int32_t>(plan_.rows.size());
+  const double seconds = pass_clock_.awaited(start, Clock::now());
   costs_.observe(rows, seconds);
   const bool is_windows_only =
       std::none_of(plan_.lanes.begin(), plan_.lanes.end(), [](const PlanLane& lane) { return lane.commits; });

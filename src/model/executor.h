@@ -58,6 +58,7 @@ class Executor final : public LanguageModel {
   void write_slot(std::int32_t slot, const std::byte* bytes) override;
   std::shared_ptr<std::byte[]> allocate_snapshot() override;
   void finish_copies() override { backend_->synchronise(); }
+  std::vector<ops::PassTime> take_pass_times() override { return backend_->take_pass_times(); }
   void reserve_passes(std::int32_t pass_rows, std::int32_t lanes, std::int32_t logits_rows) override;
   void forward(const RoundPlan& plan, ForwardResult& result) override;
   void forward_beside(const RoundPlan& plan, ForwardResult& result, const std::function<void()>& host_work) override;
@@ -89,6 +90,7 @@ class Executor final : public LanguageModel {
   void add_draw(const PlanRow& row, Pass& pass) const;
   /// Rounds the pass up to the backend's row bucket and names it, so that the backend may replay it.
   void pad(Pass& pass) const;
+  bool is_queued(const Pass& pass) const;
   ops::PassInputs inputs_of(const Pass& pass) const;
   /// Makes room before the pass: within it nothing may be allocated.
   void reserve_outputs(const Pass& pass);

@@ -15,6 +15,7 @@
 #include "model/draft_head.h"
 #include "model/round_plan.h"
 #include "ops/draw.h"
+#include "ops/pass_time.h"
 
 namespace tensorfold {
 
@@ -58,6 +59,7 @@ struct ForwardResult {
   std::vector<std::int32_t> draws;         // per logits row: token, or a code of ops/draw.h; empty: none was drawn
   std::vector<std::int32_t> hidden_rows;   // rows flagged kRowReturnsHidden
   const float* hidden = nullptr;           // [hidden_rows.size(), hidden_size], unrounded
+  bool is_awaited = true;                  // false: the pass is queued, as nothing of it was wanted
 };
 
 class LanguageModel {
@@ -127,6 +129,8 @@ class LanguageModel {
     host_work();
     forward(plan, result);
   }
+  /// What passes took that weren't awaited and are over: each once, in order. Never waits. To be asked after every pass.
+  virtual std::vector<ops::PassTime> take_pass_times() { return {}; }
   /// Row `index` of the last pass's logits [vocabulary_size] in host memory, valid until the next call or forward().
   virtual const float* logits_row(const ForwardResult& result, std::size_t index) {
     return result.logits + index * static_cast<std::size_t>(facts().vocabulary_size);

@@ -28,6 +28,7 @@
 #include "ops/linear.h"
 #include "ops/moe.h"
 #include "ops/norm.h"
+#include "ops/pass_time.h"
 #include "ops/types.h"
 
 namespace tensorfold::ops {
@@ -56,6 +57,7 @@ struct PassInputs {
   /// Names the sequence of operations: two passes with equal names, counts and shapes of trees run the same operations on
   /// the same buffers, so one may be replayed for the other. Empty: never replayed.
   std::string name;
+  bool is_timed = false;  // nobody will wait for its end: Backend::take_pass_times() is to tell what it took
 };
 
 /// What bounds the passes of one engine.
@@ -116,6 +118,9 @@ class Backend {
   virtual void end_pass() {}
   /// Instead of end_pass(), when an operation threw: what the pass queued is of no use, and it isn't replayed.
   virtual void abandon_pass() {}
+  /// Of the passes that were to be timed and are over: each once, in order. Never waits. None where nothing is queued; who doesn't ask
+  /// after every pass may miss some.
+  virtual std::vector<PassTime> take_pass_times() { return {}; }
 
   // --- linear.h
   virtual std::unique_ptr<Linear> load_linear(const LinearSource& source) = 0;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -46,6 +48,16 @@ class FarBackend final : public SyncedBackend {
     }
     SyncedBackend::copy_to_backend(destination, source, bytes);
   }
+  bool begin_pass(const ops::PassInputs& inputs) override {
+    timed_rows_ = inputs.is_timed ? inputs.rows : 0;
+    begun_ = Clock::now();
+    return SyncedBackend::begin_pass(inputs);
+  }
+  void end_pass() override {
+    SyncedBackend::end_pass();
+    if (timed_rows_ > 0) times_.push_back({timed_rows_, std::chrono::duration<double>(Clock::now() - begun_).count()});
+  }
+  std::vector<ops::PassTime> take_pass_times() override { return std::exchange(times_, {}); }
   void synchronise() override {
     for (const Copy& copy : copies_) std::memcpy(copy.destination, copy.bytes.data(), copy.bytes.size());
     copies_.clear();
@@ -53,6 +65,7 @@ class FarBackend final : public SyncedBackend {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Copy {
     std::byte* destination;
     std::vector<std::byte> bytes;
@@ -61,6 +74,9 @@ class FarBackend final : public SyncedBackend {
   ops::BackendInfo info_;
   std::shared_ptr<std::atomic<int>> allocations_ = std::make_shared<std::atomic<int>>(0);
   std::vector<Copy> copies_;
+  std::int64_t timed_rows_ = 0;  // of the pass that has begun; 0: nobody asks
+  Clock::time_point begun_;
+  std::vector<ops::PassTime> times_;
 };
 
 }  // namespace tensorfold::test

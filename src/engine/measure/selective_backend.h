@@ -67,6 +67,7 @@ class SelectiveBackend final : public ops::Backend {
   bool begin_pass(const ops::PassInputs& inputs) override;
   void end_pass() override;
   void abandon_pass() override;
+  std::vector<ops::PassTime> take_pass_times() override { return inner_->take_pass_times(); }
   std::unique_ptr<ops::Linear> load_linear(const ops::LinearSource& source) override;
   void linear(const ops::LinearParams& params) override;
   void embed(const ops::EmbedParams& params) override;

@@ -22,6 +22,7 @@
 #include "ops/cuda/linear/gated_linear.h"
 #include "ops/cuda/pass_block.h"
 #include "ops/cuda/pass_store.h"
+#include "ops/cuda/pass_timer.h"
 #include "ops/cuda/row_buckets.h"
 
 namespace tensorfold::ops {
@@ -136,6 +137,7 @@ class BackendContext final : public CudaContext {
     block_.build(inputs);
     if (store_.stage(block_, stream_)) graphs_.clear();
     inputs_ = &inputs;
+    timed_rows_ = inputs.is_timed ? inputs.rows : 0;
     state_ = State::kDirect;
     if (!options_.graphs || inputs.name.empty() || inputs.row_count > kCapturedRowsMax) return begin_direct();
     bool is_new = false;
@@ -162,27 +164,15 @@ class BackendContext final : public CudaContext {
 
   void end_pass() {
     inputs_ = nullptr;
-    const State state = std::exchange(state_, State::kNone);
-    if (state != State::kCapture) return;
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamEndCapture(stream_, &graph), "capturing a pass");
-    cudaGraphExec_t runnable = nullptr;
-    cudaError_t status = cudaGraphInstantiate(&runnable, graph, 0);
-    if (status == cudaErrorMemoryAllocation) {  // the graphs that are kept are what can be given up for it
-      cudaGetLastError();
-      forget_graphs();
-      status = cudaGraphInstantiate(&runnable, graph, 0);
-    }
-    cudaGraphDestroy(graph);
-    check(status, "instantiating a captured pass");
-    bool is_new = false;
-    graphs_.find(key_, is_new).graph = runnable;
-    launch_graph(runnable);
+    if (std::exchange(state_, State::kNone) == State::kCapture) launch_captured();
+    timer_.end(stream_);
   }
+  std::vector<PassTime> take_pass_times() { return timer_.take(); }
 
   /// What was captured is dropped, and the next pass of this kind runs uncaptured again.
   void abandon_pass() {
     inputs_ = nullptr;
+    timer_.abandon();
     if (std::exchange(state_, State::kNone) == State::kCapture) {
       cudaGraph_t graph = nullptr;
       cudaStreamEndCapture(stream_, &graph);
@@ -202,17 +192,39 @@ class BackendContext final : public CudaContext {
  private:
   enum class State { kNone, kDirect, kCapture };
 
+  void launch_captured() {
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(stream_, &graph), "capturing a pass");
+    cudaGraphExec_t runnable = nullptr;
+    cudaError_t status = cudaGraphInstantiate(&runnable, graph, 0);
+    if (status == cudaErrorMemoryAllocation) {  // the graphs that are kept are what can be given up for it
+      cudaGetLastError();
+      forget_graphs();
+      status = cudaGraphInstantiate(&runnable, graph, 0);
+    }
+    cudaGraphDestroy(graph);
+    check(status, "instantiating a captured pass");
+    bool is_new = false;
+    graphs_.find(key_, is_new).graph = runnable;
+    launch_graph(runnable);
+  }
+
   /// What comes after may read the arrays before it waits: nothing overlaps the fetch.
   void fetch_arrays() {
     store_.fetch(stream_);
     separate_next_launch();
   }
+  void begin_time() {
+    if (timed_rows_ > 0) timer_.begin(timed_rows_, stream_);
+  }
   bool begin_direct() {
+    begin_time();
     fetch_arrays();
     store_.note_launched();
     return true;
   }
   void launch_graph(cudaGraphExec_t graph) {
+    begin_time();
     check(cudaGraphLaunch(graph, stream_), "launching a captured pass");
     store_.note_launched();
   }
@@ -262,10 +274,12 @@ class BackendContext final : public CudaContext {
   CudaBackendOptions options_;
   std::shared_ptr<DeviceMemory> memory_;
   PassStore store_;
+  PassTimer timer_;
   PassBlock block_, loose_block_;
   GraphCache graphs_;
   const PassInputs* inputs_ = nullptr;
-  std::string key_;  // of the running pass; empty: it isn't captured
+  std::int64_t timed_rows_ = 0;  // of the running pass; 0: its time isn't asked for
+  std::string key_;              // ...; empty: it isn't captured
   State state_ = State::kNone;
   std::array<void*, kScratchKinds> scratch_{};
   std::array<std::size_t, kScratchKinds> scratch_bytes_{};
@@ -328,6 +342,7 @@ class CudaBackend final : public Backend {
 
   void reserve_growth() override { context().reserve_growth(); }
   void reserve_passes(const PassBounds& bounds) override { context().reserve_passes(bounds); }
+  std::vector<PassTime> take_pass_times() override { return context().take_pass_times(); }
   std::int64_t row_bucket(std::int64_t rows) const override { return cuda::row_bucket(rows); }
   bool begin_pass(const PassInputs& inputs) override {
     weight_loader_.reset();  // whoever computes has loaded

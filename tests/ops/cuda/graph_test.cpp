@@ -2,6 +2,7 @@
 // plain ones (clearing memory, drawing), as what is tested is the pass around them.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <vector>
 
@@ -61,6 +62,49 @@ TEST(CudaPass, IsNotReplayedWithoutANameOrGraphsOrWhenLong) {
     EXPECT_TRUE(clear_half(*with, *buffer, pass_of(1024, "clear")));
     EXPECT_TRUE(clear_half(*without, *other, pass_of(4, "clear")));
   }
+}
+
+TEST(CudaPass, TellsWhatItTookWhereAskedTo) {
+  TF_SKIP_WITHOUT_GPU();
+  const auto backend = backend_with(true);
+  const auto buffer = backend->allocate(64 << 20, "test");  // clearing it takes a while, so that there is a time
+  const auto run = [&](std::int64_t rows, const char* name, bool is_timed) {
+    PassInputs inputs = pass_of(rows, name);
+    inputs.is_timed = is_timed;
+    if (backend->begin_pass(inputs)) backend->zero(buffer->data(), buffer->bytes());
+    backend->end_pass();
+  };
+  const auto times_of = [&] {
+    backend->synchronise();
+    return backend->take_pass_times();
+  };
+  const auto start = std::chrono::steady_clock::now();
+  for (int round = 0; round < 4; ++round) run(4, "clear", true);  // as it is, captured, replayed
+  run(1024, "clear", true);                                       // too long to be captured
+  run(5, "clear", false);
+  const std::vector<PassTime> times = times_of();
+  const double all_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ASSERT_EQ(times.size(), 5u);
+  double sum = 0.0;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    EXPECT_EQ(times[i].rows, i == 4 ? 1024 : 4);
+    EXPECT_GT(times[i].seconds, 5e-6) << i;
+    sum += times[i].seconds;
+  }
+  EXPECT_LT(sum, all_seconds);
+  EXPECT_TRUE(backend->take_pass_times().empty());
+  run(4, "clear", false);
+  EXPECT_TRUE(times_of().empty());
+  PassInputs abandoned = pass_of(4, "other");
+  abandoned.is_timed = true;
+  backend->begin_pass(abandoned);
+  backend->abandon_pass();
+  EXPECT_TRUE(times_of().empty());
+  for (int round = 1; round <= 20; ++round) run(round, "", true);  // nobody asks: the oldest are forgotten
+  const std::vector<PassTime> last = times_of();
+  ASSERT_FALSE(last.empty());
+  EXPECT_LT(last.size(), 20u);
+  for (std::size_t i = 0; i < last.size(); ++i) EXPECT_EQ(last[i].rows, static_cast<std::int64_t>(21 - last.size() + i));
 }
 
 TEST(CudaPass, FreedMemoryDropsGraphs) {
