@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(g++ cmake ninja-build ccache pkg-config git ca-certificates python3 python3-pip python3-venv curl patchelf xz-utils
-  nlohmann-json3-dev libfmt-dev libspdlog-dev libssl-dev libpcre2-dev libutf8proc-dev libedit-dev libgtest-dev)
+  nlohmann-json3-dev libfmt-dev libspdlog-dev libssl-dev libpcre2-dev libutf8proc-dev libedit-dev libdeflate-dev libgtest-dev)
 # Debian 12's default Boost is older than the coroutine support that the server uses.
 if apt-cache show libboost1.81-dev >/dev/null 2>&1; then packages+=(libboost1.81-dev); else packages+=(libboost-dev); fi
 

@@ -53,7 +53,8 @@ class StateRead {
  public:
   struct Part {
     StateHeader header;
-    std::vector<std::byte> payload;
+    std::unique_ptr<std::byte[]> payload;  // payload_bytes: not cleared before it is read into
+    std::size_t payload_bytes = 0;
   };
   /// The next part, or nothing for now. Parts come in the order of the chain.
   std::unique_ptr<Part> take();
