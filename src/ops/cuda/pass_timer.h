@@ -21,7 +21,7 @@ class PassTimer {
   PassTimer& operator=(const PassTimer&) = delete;
 
   /// Before the first launch of a pass of `rows` rows and after its last; nothing in between may be captured. Where the times of
-  /// kPassesMax passes wait to be asked for, the oldest is forgotten.
+  /// kPassesMax passes wait to be asked for, the oldest is forgotten. Where there is no memory for an event the pass isn't timed.
   void begin(std::int64_t rows, cudaStream_t stream);
   void end(cudaStream_t stream);
   /// The pass that begin() was called for won't end.
