@@ -16,7 +16,6 @@
 #include "engine/draft/drafter.h"
 #include "engine/host_sampler.h"
 #include "engine/mailbox.h"
-#include "engine/pass_clock.h"
 #include "engine/rate_meter.h"
 #include "engine/rules_ahead.h"
 #include "engine/scheduler.h"
@@ -61,7 +60,7 @@ class EngineLoop {
   void index_logits();
   void note_service(const std::vector<Grant>& grants);
   void note_pass_times();
-  void observe_cost(Clock::time_point start);
+  void observe_cost(Clock::time_point start, bool stands_in_line);
   void draft();
 
   void deliver(Stream& stream, const PlanLane& span, Clock::time_point now);
@@ -87,7 +86,7 @@ class EngineLoop {
   const ModelFacts facts_;
   PagePool pool_;
   PrefixCache prefixes_;
-  PassClock pass_clock_;
+  std::int32_t queued_passes_ = 0;  // that nobody waits for and that haven't told their times
   CostModel costs_;                                          // of every pass
   CostModel window_costs_{CostModel::Unknown::kOptimistic};  // of passes without prompt rows
   Scheduler scheduler_;

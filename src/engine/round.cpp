@@ -9,9 +9,10 @@
 namespace tensorfold {
 
 void EngineLoop::run_round() {
+  note_pass_times();
   const std::vector<Grant> grants = grant_rows();
   TF_ASSERT(!grants.empty());
-  note_pass_times();
+  const bool stands_in_line = queued_passes_ > 0;
   const Clock::time_point start = Clock::now();
   build_plan(grants);
   ++rounds_;
@@ -21,7 +22,6 @@ void EngineLoop::run_round() {
   } catch (const std::exception& error) {
     const std::string message = fmt::format("The model failed on a pass with this stream: {}", error.what());
     for (Stream* stream : plan_streams_) stream->finish(FinishReason::kError, message);
-    pass_clock_.forget();
     return;
   }
   note_service(grants);
@@ -35,7 +35,7 @@ void EngineLoop::run_round() {
       stream.finish(FinishReason::kError, error.what());  // a path rule or a logits callback: it ends its stream alone
     }
   }
-  observe_cost(start);
+  observe_cost(start, stands_in_line);
   draft();
 }
 
@@ -54,17 +54,21 @@ void EngineLoop::ask_rules() {
 /// Of passes that nobody waited for. Their rows were a prompt's, and no window's.
 void EngineLoop::note_pass_times() {
   for (const ops::PassTime& time : model_.take_pass_times()) {
-    pass_clock_.end_queued(time.seconds);
+    queued_passes_ = std::max(0, queued_passes_ - 1);
     costs_.observe(static_cast<std::int32_t>(time.rows), time.seconds);
   }
 }
 
-void EngineLoop::observe_cost(Clock::time_point start) {
-  if (!result_.is_awaited) pass_clock_.queue(start);
+/// The host's clock tells what a pass took that was waited for and began at once. One that `stands_in_line` behind queued ones isn't
+/// counted: when those were over nobody saw.
+void EngineLoop::observe_cost(Clock::time_point start, bool stands_in_line) {
+  if (!result_.is_awaited) ++queued_passes_;
   note_pass_times();
   if (!result_.is_awaited) return;
+  queued_passes_ = 0;  // whatever was before it is over
+  if (stands_in_line) return;
   const auto rows = static_cast<std::int32_t>(plan_.rows.size());
-  const double seconds = pass_clock_.awaited(start, Clock::now());
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   costs_.observe(rows, seconds);
   const bool is_windows_only =
       std::none_of(plan_.lanes.begin(), plan_.lanes.end(), [](const PlanLane& lane) { return lane.commits; });

@@ -3,65 +3,24 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <mutex>
 #include <thread>
 
 #include "engine/engine.h"
-#include "engine/pass_clock.h"
 #include "fake_model.h"
 #include "stream_probe.h"
 
 namespace tensorfold {
 namespace {
 
-using Clock = PassClock::Clock;
+using Clock = std::chrono::steady_clock;
 using testing::counting_prompt;
 using testing::FakeModel;
 using testing::FakeModelOptions;
 using testing::request_of;
 using testing::StreamProbe;
-
-constexpr auto kStart = Clock::time_point(std::chrono::seconds(100));
-
-Clock::time_point at(int milliseconds) {
-  return kStart + std::chrono::milliseconds(milliseconds);
-}
-
-TEST(PassClock, WithoutAQueueIsTheHostsClock) {
-  PassClock clock;
-  EXPECT_DOUBLE_EQ(clock.awaited(at(0), at(30)), 0.030);
-  EXPECT_DOUBLE_EQ(clock.awaited(at(40), at(45)), 0.005);
-}
-
-TEST(PassClock, LeavesOutWhatAPassStoodInLine) {
-  PassClock clock;
-  clock.queue(at(0));
-  clock.queue(at(2));
-  clock.end_queued(0.1);
-  clock.queue(at(101));
-  clock.end_queued(0.1);
-  clock.end_queued(0.1);
-  EXPECT_NEAR(clock.awaited(at(103), at(350)), 0.050, 1e-9);  // the queue was empty at 300
-}
-
-TEST(PassClock, AnIdleTimeBelongsToNoPass) {
-  PassClock clock;
-  clock.queue(at(0));
-  clock.end_queued(0.1);  // a stream that was cancelled: nobody waited
-  EXPECT_NEAR(clock.awaited(at(5000), at(5010)), 0.010, 1e-9);
-  clock.queue(at(6000));
-  clock.end_queued(0.1);
-  EXPECT_NEAR(clock.awaited(at(6001), at(6120)), 0.020, 1e-9);
-}
-
-TEST(PassClock, AFailureEndsTheQueue) {
-  PassClock clock;
-  clock.queue(at(0));
-  clock.forget();
-  clock.end_queued(50.0);
-  EXPECT_NEAR(clock.awaited(at(10), at(20)), 0.010, 1e-9);
-}
 
 /// Its passes run on a machine of their own, one behind the other; the host waits for those whose logits are wanted, and before it queues
 /// a third.

@@ -137,6 +137,7 @@ class BackendContext final : public CudaContext {
     block_.build(inputs);
     if (store_.stage(block_, stream_)) graphs_.clear();
     inputs_ = &inputs;
+    timer_.abandon();  // of a pass whose end failed
     timed_rows_ = inputs.is_timed ? inputs.rows : 0;
     state_ = State::kDirect;
     if (!options_.graphs || inputs.name.empty() || inputs.row_count > kCapturedRowsMax) return begin_direct();
