@@ -307,11 +307,6 @@ void Executor::pad(Pass& pass) const {
   pass.draws.resize(pass.logits_rows.size());
 }
 
-/// Nothing of the pass is wanted by the host: it doesn't wait.
-bool Executor::is_queued(const Pass& pass) const {
-  return !backend_->info().host_memory && pass.logits_rows.empty() && pass.returned_rows.empty();
-}
-
 ops::PassInputs Executor::inputs_of(const Pass& pass) const {
   ops::PassInputs inputs;
   inputs.rows = pass.token_rows;
@@ -326,7 +321,8 @@ ops::PassInputs Executor::inputs_of(const Pass& pass) const {
   inputs.ids.push_back({reinterpret_cast<const std::int32_t*>(pass.draws.data()),
                         pass.any_draw ? pass.draws.size() * static_cast<std::size_t>(ops::kRowDrawWords) : 0});
   if (!observer_.on_layer && !observer_.on_experts) inputs.name = "model";
-  inputs.is_timed = is_queued(pass);
+  // Nothing of the pass is wanted by the host: it doesn't wait.
+  inputs.is_timed = !backend_->info().host_memory && pass.logits_rows.empty() && pass.returned_rows.empty();
   return inputs;
 }
 
@@ -415,7 +411,6 @@ void Executor::read_results(Pass& pass, ForwardResult& result) {
   pass.logits_rows.resize(pass.logits_count);
   pass.hidden_rows.resize(pass.hidden_count);
   pass.tapped_rows.resize(pass.tapped_count);
-  result.is_awaited = !is_queued(pass);
   result.logits = nullptr;
   result.draws.clear();
   if (pass.any_draw) {
@@ -469,6 +464,7 @@ void Executor::forward_beside(const RoundPlan& plan, ForwardResult& result, cons
   }
   running.end();
   host_work();
+  result.is_awaited = !inputs.is_timed;
   read_results(pass, result);
   windows_.keep(plan);
 }

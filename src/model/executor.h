@@ -90,7 +90,6 @@ class Executor final : public LanguageModel {
   void add_draw(const PlanRow& row, Pass& pass) const;
   /// Rounds the pass up to the backend's row bucket and names it, so that the backend may replay it.
   void pad(Pass& pass) const;
-  bool is_queued(const Pass& pass) const;
   ops::PassInputs inputs_of(const Pass& pass) const;
   /// Makes room before the pass: within it nothing may be allocated.
   void reserve_outputs(const Pass& pass);
