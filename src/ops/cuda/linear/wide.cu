@@ -2,6 +2,7 @@
 #include "ops/cuda/linear/wide.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "base/assert.h"
 #include "ops/cuda/kernel_facts.h"
@@ -17,6 +18,7 @@ constexpr int kRingStagesMin = 3;
 constexpr int kRingStagesMax = 16;
 constexpr int kBarrierBytes = 16;  // of a stage
 constexpr std::int64_t kPartialBytesMax = 256ll << 20;
+constexpr std::int64_t kStrideMax = INT32_MAX / 256;  // Output (wide_kernel.cuh) counts a tile's elements with 32 bits
 
 // What a multiprocessor of an H200 does in a cycle, for comparing plans: rough, and only ever a matter of speed.
 constexpr double kWeightBytesPerCycle = 18;   // from memory, all multiprocessors reading
@@ -186,7 +188,7 @@ void run_wide_plan(CudaContext& context, const PackedPart& part, const LinearCal
 }
 
 bool wide_linear(CudaContext& context, const PackedPart& part, const LinearCall& call) {
-  if (!context.facts().hopper || part.columns % 8 != 0) return false;
+  if (!context.facts().hopper || part.columns % 8 != 0 || call.y_stride > kStrideMax) return false;
   WidePlan plan;
   if (!choose_wide_plan(context.facts(), part, call.rows, plan) || find_kernel(part, plan) == nullptr) return false;
   run_wide_plan(context, part, call, plan);

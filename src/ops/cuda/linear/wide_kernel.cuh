@@ -334,7 +334,9 @@ __device__ __forceinline__ void await(const std::int32_t* counter, int value, co
   warpgroup_sync(1 + me.group);
 }
 
-/// Where one thread's sums of a tile go: as store_tile() of mma.cuh, with what all tokens share worked out once.
+/// Where one thread's sums of a tile go: as TileOutput of mma.cuh, with what all tokens share worked out once. What the sums are
+/// added to is read for many tokens before any is stored: a read that had to wait for the store before it would cost the latency of
+/// memory for every element.
 template <int kTokens>
 class Output {
  public:
@@ -348,46 +350,71 @@ class Output {
       wanted_[i] = tile < part.tiles && (part.paired_halves ? rows[0] < part.rows / 2 : rows[i] < part.rows);
       bias_[i] = wanted_[i] && has_bias_ ? part.bias[rows[i]] : 0.0f;
     }
+    const bool gated = out_.gated != nullptr;
+    const std::int64_t stride = gated ? part.rows / 2 : out_.y_stride;
+    const int token = token_tile * kTokens + 2 * (lane & 3);
+    const std::int64_t first = token * stride + rows[0] + (gated ? 0 : part.first_row);
+    y_ = gated ? nullptr : out_.y + first;
+    gated_ = gated ? out_.gated + first : nullptr;
+    tokens_left_ = out_.rows - token;
+    between_tokens_ = static_cast<int>(stride);
     between_rows_ = rows[1] - rows[0];
-    token_ = token_tile * kTokens + 2 * (lane & 3);
-    stride_ = out_.gated != nullptr ? part.rows / 2 : out_.y_stride;
-    at_ = token_ * stride_ + part.first_row + rows[0];
   }
-  /// Tokens 8 · n .. 8 · n + 7 of the tile: the thread's four values.
-  __device__ __forceinline__ void store(int n, float row0_token0, float row0_token1, float row1_token0, float row1_token1) {
-    const int token = token_ + 8 * n;
-    const std::int64_t at = at_ + 8 * n * stride_;
-    if (token < out_.rows) put(at, row0_token0, row1_token0);
-    if (token + 1 < out_.rows) put(at + stride_, row0_token1, row1_token1);
+  __device__ __forceinline__ bool accumulates() const { return out_.accumulate != 0; }
+
+  /// before[0 .. 3] = what the thread's values of tokens 8 · n .. 8 · n + 7 are added to: rows g and g + 8, two tokens each.
+  __device__ __forceinline__ void read(int n, float* before) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (is_wanted(n, i)) before[i] = y_[offset(n, i)];
+    }
+  }
+  /// `before`: of read(), when the output accumulates.
+  __device__ __forceinline__ void store(int n, const float* sums, const float* before) const {
+    float values[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = has_bias_ ? sums[i] + bias_[i >> 1] : sums[i];
+    if (gated_ != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (is_wanted(n, i)) gated_[offset(n, i)] = __float2bfloat16_rn(activate(out_.kind, values[i]) * values[2 + i]);
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (is_wanted(n, i)) y_[offset(n, i)] = out_.accumulate ? before[i] + values[i] : values[i];
+    }
   }
 
  private:
-  __device__ __forceinline__ void put(std::int64_t at, float row0, float row1) {
-    if (has_bias_) row0 += bias_[0], row1 += bias_[1];
-    if (out_.gated != nullptr) {
-      if (wanted_[0]) out_.gated[at] = __float2bfloat16_rn(activate(out_.kind, row0) * row1);
-      return;
-    }
-    float* y = out_.y + at;
-    if (wanted_[0]) *y = out_.accumulate ? *y + row0 : row0;
-    y += between_rows_;
-    if (wanted_[1]) *y = out_.accumulate ? *y + row1 : row1;
+  __device__ __forceinline__ bool is_wanted(int n, int i) const { return 8 * n + (i & 1) < tokens_left_ && wanted_[i >> 1]; }
+  /// Fits: wide_linear() takes no longer rows.
+  __device__ __forceinline__ int offset(int n, int i) const {
+    return (8 * n + (i & 1)) * between_tokens_ + (i >> 1) * between_rows_;
   }
 
   const LinearOutput& out_;
+  float* y_;
+  __nv_bfloat16* gated_;
   bool has_bias_, wanted_[2];
   float bias_[2];
-  std::int64_t between_rows_, stride_, at_;
-  int token_;
+  int tokens_left_, between_tokens_, between_rows_;
 };
 
+/// `acc`, the registers of sums that have been added up, is overwritten: all of what the tile is added to finds its place there. Of
+/// other registers there are too few, and ptxas would store what it reads to local memory.
 template <int kTokens>
 __device__ __forceinline__ void store_sums_of_tile(const WideParameters& p, const WideRun& run, int groups, const Consumer& me,
-                                           const float (&sum)[kTokens / 2]) {
+                                           const float (&sum)[kTokens / 2], float (&acc)[kTokens / 2]) {
   const int tile = (run.row_group * groups + me.group) * kWarpgroupTiles + me.warp;
-  Output<kTokens> output(p, tile, run.token_tile, me.lane);
+  const Output<kTokens> output(p, tile, run.token_tile, me.lane);
+  if (output.accumulates()) {
 #pragma unroll
-  for (int n = 0; n < kTokens / 8; ++n) output.store(n, sum[4 * n], sum[4 * n + 1], sum[4 * n + 2], sum[4 * n + 3]);
+    for (int n = 0; n < kTokens / 8; ++n) output.read(n, &acc[4 * n]);
+  }
+#pragma unroll
+  for (int n = 0; n < kTokens / 8; ++n) output.store(n, &sum[4 * n], &acc[4 * n]);
 }
 
 /// Takes over the sum that the CTA before this one published: values = its sum + values.
@@ -425,7 +452,7 @@ __device__ __forceinline__ void consume_sequential(const WideParameters& p, cons
     if (run.publishes) {
       publish(p, groups, me, sum);
     } else {
-      store_sums_of_tile<kTokens>(p, run, groups, me, sum);
+      store_sums_of_tile<kTokens>(p, run, groups, me, sum, acc);
     }
   }
 }
@@ -467,7 +494,7 @@ __device__ __forceinline__ void consume_tree(const WideParameters& p, const Ring
     if (run.publishes) {
       publish(p, groups, me, half);
     } else {
-      store_sums_of_tile<kTokens>(p, run, groups, me, half);
+      store_sums_of_tile<kTokens>(p, run, groups, me, half, acc);
     }
   }
 }
@@ -509,13 +536,16 @@ __device__ __forceinline__ void consume_split(const WideParameters& p, const Rin
     std::int32_t* counter = p.counters + 2 * output;
     await(counter, segments, me);
     const int tile = (run.row_group * groups + me.group) * kWarpgroupTiles + me.warp;
-    Output<kTokens> place_of(p, tile, run.token_tile, me.lane);
+    const Output<kTokens> place_of(p, tile, run.token_tile, me.lane);
 #pragma unroll 1
     for (int n = run.first_segment; n < kTokens / 8; n += segments) {
+      float before[4];
+      if (place_of.accumulates()) place_of.read(n, before);
       const float4 sum = add_segments(p.part, [&](int segment) {
         return __ldcg(sums_of<kTokens>(p, output * segments + segment, me.thread()) + n * kWarpgroupThreads);
       });
-      place_of.store(n, sum.x, sum.y, sum.z, sum.w);
+      const float values[4] = {sum.x, sum.y, sum.z, sum.w};
+      place_of.store(n, values, before);
     }
     warpgroup_sync(1 + me.group);
     if (me.thread() == 0 && atomicAdd(counter + 1, 1) == segments - 1) {
