@@ -278,24 +278,37 @@ __device__ __forceinline__ void add_pieces(const PackedPart& part, std::uint32_t
   for (int i = 0; i < 4; ++i) total[i] = values[0][i];
 }
 
+/// threadIdx.x, but to the compiler another number each time: what follows from it isn't computed before a loop and kept over it,
+/// where registers are short.
+__device__ __forceinline__ int lane_anew() {
+  int lane;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(lane));
+  return lane;
+}
+
 /// The owner's part in hand-over `turn`: adds the segments of `tiles` tiles and stores.
 template <typename Build>
 __device__ __forceinline__ void add_segments(const DecodeArguments& a, const WarpPlace& place, int turn, int turns) {
   if (!place.owner) return;
   constexpr int kTokenTiles = Build::kTokenTiles;
-  const int lane = threadIdx.x;
+  const int lane = lane_anew();
   const int buffer = turn & (a.buffers - 1), phase = turn >> (a.buffers - 1) & 1;
   const int first = turn * Build::kTilesAtOnce;
   const int pieces = min(Build::kTilesAtOnce, place.tiles - first) * kTokenTiles;
   const std::uint32_t sums = place.sums + buffer * Build::kSumsBytes + lane * 16;
-  barrier_wait(place.full + 8 * buffer, phase);
+  // The residual, where the layer adds to it, is asked for before the sums are waited for. Warps without a piece wait for them, too.
+  int piece = threadIdx.y;
 #pragma unroll 1
-  for (int piece = threadIdx.y; piece < pieces; piece += blockDim.y) {
+  do {
     const int tile = piece / kTokenTiles, i = piece % kTokenTiles;
+    const TileOutput output(a.out, a.part, place.first_tile + first + tile, 8 * i, lane, piece < pieces);
+    barrier_wait(place.full + 8 * buffer, phase);
+    if (piece >= pieces) break;
     float total[4];
     add_pieces(a.part, sums + (tile * kSegmentsMax * kTokenTiles + i) * kPieceBytes, kTokenTiles * kPieceBytes, total);
-    store_tile(a.out, a.part, place.first_tile + first + tile, 8 * i, lane, total);
-  }
+    output.store(total);
+    piece += blockDim.y;
+  } while (piece < pieces);
   if (turn + a.buffers >= turns) return;
   __syncwarp();
   if (a.cluster_shift == 0) {

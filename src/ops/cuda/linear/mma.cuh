@@ -111,37 +111,61 @@ inline LinearOutput linear_output(const LinearCall& call) {
   return {call.y, call.y_stride, static_cast<__nv_bfloat16*>(call.gated), call.rows, call.accumulate ? 1 : 0, call.kind};
 }
 
-/// Stores what one lane holds of a tile's 16 rows and the eight tokens from `first_token` on.
-__device__ __forceinline__ void store_tile(const LinearOutput& out, const PackedPart& part, int tile, int first_token,
-                                           int lane, const float (&sums)[4]) {
-  const int low = packed_row(part, tile, lane >> 2), high = packed_row(part, tile, (lane >> 2) + 8);
-  float bias[2] = {0.0f, 0.0f};
-  if (part.bias != nullptr) {
-    bias[0] = part.bias[min(low, part.rows - 1)];
-    bias[1] = part.bias[min(high, part.rows - 1)];
-  }
-  const int token = first_token + 2 * (lane & 3);
-  if (out.gated != nullptr) {
-    const int width = part.rows / 2;
-    __nv_bfloat16* to = out.gated + token * static_cast<std::int64_t>(width) + low;
+/// Where one lane's sums of a tile's 16 rows and the eight tokens from `first_token` on go. What they are added to (a bias, the
+/// residual in y) is read at once by the constructor, so that it is on its way before the sums are there, and one read doesn't
+/// wait for the store before it. Unless it `exists` the place may be any; nothing of it is read or may be stored.
+class TileOutput {
+ public:
+  __device__ __forceinline__ TileOutput(const LinearOutput& out, const PackedPart& part, int tile, int first_token, int lane,
+                                         bool exists = true)
+      : out_(out), has_bias_(part.bias != nullptr) {
+    const int rows[2] = {packed_row(part, tile, lane >> 2), packed_row(part, tile, (lane >> 2) + 8)};
+    const bool gated = out.gated != nullptr;
+    const int token = first_token + 2 * (lane & 3);
+    const std::int64_t stride = gated ? part.rows / 2 : out.y_stride;
+    const std::int64_t first = token * stride + rows[0] + (gated ? 0 : part.first_row);
+    y_ = gated ? nullptr : out.y + first;
+    gated_ = gated ? out.gated + first : nullptr;
+    between_tokens_ = static_cast<int>(stride);
+    between_rows_ = rows[1] - rows[0];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float gate = sums[i], up = sums[2 + i];
-      if (part.bias != nullptr) gate += bias[0], up += bias[1];
-      if (token + i < out.rows) to[i * width] = __float2bfloat16_rn(activate(out.kind, gate) * up);
+    for (int i = 0; i < 4; ++i) wanted_[i] = exists && token + (i & 1) < out.rows && (gated || rows[i >> 1] < part.rows);
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      if (has_bias_ && exists) bias_[row] = part.bias[min(rows[row], part.rows - 1)];
     }
-    return;
-  }
-  float* to = out.y + token * out.y_stride + part.first_row + low;
+    if (out.accumulate == 0) return;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int second = i >> 1;
-    if (token + (i & 1) >= out.rows || (second ? high : low) >= part.rows) continue;
-    float* y = to + (i & 1) * out.y_stride + second * (high - low);
-    float value = sums[i];
-    if (part.bias != nullptr) value += bias[second];  // not of a zero: that would lose the sign of one
-    *y = out.accumulate ? *y + value : value;
+    for (int i = 0; i < 4; ++i) before_[i] = wanted_[i] ? y_[offset(i)] : 0.0f;
   }
-}
+
+  /// Rows 0 and 8 of the lane's, of both tokens each.
+  __device__ __forceinline__ void store(const float (&sums)[4]) const {
+    float values[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = has_bias_ ? sums[i] + bias_[i >> 1] : sums[i];  // not + 0: that would lose the sign of one
+    if (gated_ != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (wanted_[i]) gated_[offset(i)] = __float2bfloat16_rn(activate(out_.kind, values[i]) * values[2 + i]);
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (wanted_[i]) y_[offset(i)] = out_.accumulate ? before_[i] + values[i] : values[i];
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int offset(int i) const { return (i & 1) * between_tokens_ + (i >> 1) * between_rows_; }
+
+  const LinearOutput& out_;
+  float* y_;
+  __nv_bfloat16* gated_;
+  bool has_bias_, wanted_[4];
+  float bias_[2], before_[4];
+  int between_tokens_, between_rows_;
+};
 
 }  // namespace tensorfold::ops::cuda

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(32 * kSegmentsMax) narrow_linear_kernel(const 
     }
     float total[4];
     sum.finish(part.segments, part.segment_tree != 0, total);
-    store_tile(a.out, part, tile, first_token + 8 * i, lane, total);
+    TileOutput(a.out, part, tile, first_token + 8 * i, lane).store(total);
   }
 }
 
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(32 * kWideWarps) wide_linear_kernel(const __gr
   for (int i = 0; i < kWideTokenTiles; ++i) {
     float total[4];
     totals[i].finish(part.segments, part.segment_tree != 0, total);
-    store_tile(a.out, part, tile, first_token + 8 * i, lane, total);
+    TileOutput(a.out, part, tile, first_token + 8 * i, lane).store(total);
   }
 }
 
