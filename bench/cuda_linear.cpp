@@ -139,7 +139,9 @@ class Checker {
   void run(Kernel kernel, int rows, const DecodePlan& plan = {}, bool accumulate = false, bool indexed = false) {
     const std::int64_t outputs = layer_->layer.rows, stride = outputs + 3;
     std::vector<float> start(static_cast<std::size_t>(rows * stride), std::bit_cast<float>(0xffffffffu));
-    if (accumulate) std::fill(start.begin(), start.end(), 0.3f);
+    if (accumulate) {  // each place its own value, so that a sum added to a neighbour's shows
+      for (std::size_t i = 0; i < start.size(); ++i) start[i] = 0.3f + 0.01f * static_cast<float>(i % 251);
+    }
     DeviceArray<float> y(start);
     LinearCall call;
     call.x = indexed ? input_->x.data() : input_->dense.data();
@@ -163,10 +165,10 @@ class Checker {
     std::string first;
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t n = 0; n < stride; ++n) {
-        float wanted = start[0];
+        float wanted = start[static_cast<std::size_t>(r * stride + n)];
         if (n < outputs) {
-          wanted = expected_[static_cast<std::size_t>(r * outputs + n)];
-          if (accumulate) wanted = 0.3f + wanted;
+          const float sum = expected_[static_cast<std::size_t>(r * outputs + n)];
+          wanted = accumulate ? wanted + sum : sum;
         }
         const float value = got[static_cast<std::size_t>(r * stride + n)];
         if (same(value, wanted)) continue;

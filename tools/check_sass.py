@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Looks in compiled CUDA objects for two defects of ptxas 13.0 (sm_90a) that no warning tells of; both were met on an H200.
+"""Looks in compiled CUDA objects for three things that ptxas 13.0 does (sm_90a) and no error tells of: two defects, which were met
+on an H200, and kernels that it made slow.
 
 1. wgmma reads A from registers while later instructions run, but ptxas treats those registers as free at once and may put
    other values there before the wgmma.wait_group that ends the group: one launch in fifty had wrong bits. The source must
@@ -7,6 +8,9 @@
    kept to it, and that nothing touches the sums of a wgmma that runs. Called functions are walked as well. A kernel with wgmma
    whose ways can't all be known (a jump to a computed address, a call that starts a wgmma) fails.
 2. LDGSTS (cp.async) with an address of register plus uniform register, which the GPU refuses as an illegal instruction.
+3. Each wgmma a group of its own, waited for at once: where something other than a wgmma writes to registers of sums, ptxas
+   serialises all of the kernel's ("C7515", an information that fails no build), and nothing overlaps with the tensor cores. Our
+   kernels have several wgmma in a group.
 
     tools/check_sass.py [--cuobjdump PATH] OBJECT...      exit status 1 when something is found, or no kernel at all
 """
@@ -141,6 +145,11 @@ def disturbed_wgmma(code):
     return [found[address] for address in sorted(found)]
 
 
+def is_serialised(code):
+    products = [operands for _, _, operation, operands in code if operation.startswith("HGMMA")]
+    return len(products) > 1 and all("gsb0" in operands for operands in products)
+
+
 def check(path, cuobjdump):
     run = subprocess.run([cuobjdump, "-sass", path], capture_output=True, text=True, check=True)
     kernels = defects = 0
@@ -155,6 +164,9 @@ def check(path, cuobjdump):
         if lines:
             defects += 1
             print(f"{path}: {name}: registers of a running wgmma are touched at {'; '.join(lines[:3])}")
+        if is_serialised(code):
+            defects += 1
+            print(f"{path}: {name}: ptxas makes each wgmma wait for the one before (compile it alone: C7515 says why)")
         for address, _, operation, operands in code:
             if operation.startswith("LDGSTS") and re.match(r"(desc\[\S+\])?\[R\d+\+UR", operands):
                 defects += 1

@@ -192,6 +192,14 @@ def test_a_wgmma_on_unknown_ways_is_a_defect(tmp_path):
     assert code == 0, output
 
 
+def test_a_kernel_whose_products_wait_for_one_another_is_told(tmp_path):
+    in_a_group = RUNNING.replace(", gsb0", "")
+    code, output = check_sass(tmp_path, [in_a_group, RUNNING, WAIT, in_a_group, RUNNING, WAIT, "EXIT"])
+    assert code == 0, output
+    code, output = check_sass(tmp_path, [RUNNING, WAIT, RUNNING, WAIT, "EXIT"])
+    assert code == 1 and "makes each wgmma wait" in output and "1 defects" in output, output
+
+
 def test_a_missing_report_or_tool_is_named(tmp_path):
     code, output = run_tool("explain_racecheck.py", tmp_path, disassembly(WHOLE, WHOLE), "--binary", "x", str(tmp_path / "no-report"))
     assert code == 1 and "no-report" in output and "Traceback" not in output, output

@@ -293,7 +293,8 @@ TEST_F(CudaLinear, StackedPartsRowOrdersBiasAndAccumulation) {
     for (const auto* each : {&q, &k, &v}) parts.push_back(product(*backend, *load(*backend, each->view), x, 0, 130));
     for (const std::int64_t rows : {1, 2, 21, 130}) {
       for (const bool accumulate : {false, true}) {
-        std::vector<float> y(static_cast<std::size_t>(rows) * 63, 0.3f);
+        const std::vector<float> before = random_floats(static_cast<std::size_t>(rows) * 63, 11);
+        std::vector<float> y = before;
         backend->linear({stacked.get(), reinterpret_cast<const Activation*>(x.data()), rows, y.data(), 63, accumulate,
                          nullptr});
         for (std::int64_t r = 0; r < rows; ++r) {
@@ -303,9 +304,45 @@ TEST_F(CudaLinear, StackedPartsRowOrdersBiasAndAccumulation) {
                               : n < 56 ? parts[1][static_cast<std::size_t>(r * 16 + n - 40)]
                                        : parts[2][static_cast<std::size_t>(r * 7 + n - 56)];
             float expected = sum + source.bias[static_cast<std::size_t>(n)];
-            if (accumulate) expected = 0.3f + expected;
+            if (accumulate) expected = before[static_cast<std::size_t>(r * 63 + n)] + expected;
             ASSERT_EQ(y[static_cast<std::size_t>(r * 63 + n)], expected) << path << ", output " << n << " of row " << r;
           }
+        }
+      }
+    }
+  }
+}
+
+/// What is there differs from element to element: a sum that is added to a neighbour's shows.
+TEST_F(CudaLinear, SumsAreAddedEachToItsOwnPlace) {
+  std::mt19937 random(12);
+  constexpr std::int64_t kColumns = 2048, kOutputs = 213, kStride = kOutputs + 5, kRows = 200;
+  const auto x = random_inputs(static_cast<std::size_t>(kRows * kColumns), 13);
+  const std::vector<float> before = random_floats(static_cast<std::size_t>(kRows * kStride), 14);
+  const SampleFormat formats[] = {{WeightFormat::kAffine, 4, 64, WeightFormat::kBF16}, {WeightFormat::kQ4_1}, {WeightFormat::kBF16}};
+  for (const std::string& path : available_paths()) {
+    const auto backend = backend_under_test(1, path);
+    for (const SampleFormat& format : formats) {
+      const SampleMatrix sample = make_sample(format, 1, kOutputs, kColumns, random);
+      for (const bool tree : {false, true}) {
+        LinearSource source;
+        source.name = "sums";
+        source.parts = {sample.view};
+        source.segment_tree = tree;
+        const auto weight = backend->load_linear(source);
+        const auto sums = product(*backend, *weight, x, 0, kRows);
+        for (const std::int64_t rows : {1, 2, 7, 16, 17, 33, 64, 65, 129, 200}) {
+          std::vector<float> y = before;
+          backend->linear({weight.get(), reinterpret_cast<const Activation*>(x.data()), rows, y.data(), kStride, true, nullptr});
+          int wrong = 0;
+          for (std::int64_t i = 0; i < kRows * kStride; ++i) {
+            const std::int64_t row = i / kStride, output = i % kStride;
+            const bool is_there = row < rows && output < kOutputs;
+            const float old = before[static_cast<std::size_t>(i)];
+            const float expected = is_there ? old + sums[static_cast<std::size_t>(row * kOutputs + output)] : old;
+            wrong += y[static_cast<std::size_t>(i)] != expected;
+          }
+          EXPECT_EQ(wrong, 0) << path << ", " << sample_format_name(format) << ", " << rows << " rows, " << (tree ? "tree" : "chain");
         }
       }
     }

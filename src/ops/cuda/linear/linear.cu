@@ -12,6 +12,7 @@ namespace {
 constexpr std::int32_t kFewRows = 8;  // of a token tile of the portable kernel, which is then no slower
 
 void linear_part(CudaContext& context, const PackedPart& part, const LinearCall& call) {
+  TF_ASSERT(call.gated == nullptr || !call.accumulate);  // kernels look at what y holds
   if (decode_linear(context, part, call)) return;
   if (call.norm != nullptr) {
     // It didn't fit with its norm: x has to be there. Parts that follow may norm it again, to the same bits.

@@ -111,61 +111,66 @@ inline LinearOutput linear_output(const LinearCall& call) {
   return {call.y, call.y_stride, static_cast<__nv_bfloat16*>(call.gated), call.rows, call.accumulate ? 1 : 0, call.kind};
 }
 
-/// Where one lane's sums of a tile's 16 rows and the eight tokens from `first_token` on go. What they are added to (a bias, the
-/// residual in y) is read at once by the constructor, so that it is on its way before the sums are there, and one read doesn't
-/// wait for the store before it. Unless it `exists` the place may be any; nothing of it is read or may be stored.
+/// Where one lane's sums of a tile's 16 rows and the eight tokens from `first_token` on go. The residual that they are added to is
+/// read at once by the constructor, so that it is on its way before the sums are there, and one read doesn't wait for the store
+/// before it. Unless it `exists` the place may be any; nothing of it is read or may be stored.
 class TileOutput {
  public:
   __device__ __forceinline__ TileOutput(const LinearOutput& out, const PackedPart& part, int tile, int first_token, int lane,
-                                         bool exists = true)
-      : out_(out), has_bias_(part.bias != nullptr) {
-    const int rows[2] = {packed_row(part, tile, lane >> 2), packed_row(part, tile, (lane >> 2) + 8)};
-    const bool gated = out.gated != nullptr;
+                                        bool exists = true)
+      : out_(out), part_(part), row_(packed_row(part, tile, lane >> 2)) {
     const int token = first_token + 2 * (lane & 3);
-    const std::int64_t stride = gated ? part.rows / 2 : out.y_stride;
-    const std::int64_t first = token * stride + rows[0] + (gated ? 0 : part.first_row);
-    y_ = gated ? nullptr : out.y + first;
-    gated_ = gated ? out.gated + first : nullptr;
-    between_tokens_ = static_cast<int>(stride);
-    between_rows_ = rows[1] - rows[0];
+    if (out.gated != nullptr) {
+      to_ = out.gated + static_cast<std::int64_t>(token) * (part.rows / 2) + row_;
+    } else {
+      to_ = out.y + token * out.y_stride + part.first_row + row_;
+    }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) wanted_[i] = exists && token + (i & 1) < out.rows && (gated || rows[i >> 1] < part.rows);
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      if (has_bias_ && exists) bias_[row] = part.bias[min(rows[row], part.rows - 1)];
+    for (int i = 0; i < 4; ++i) {
+      wanted_[i] = exists && token + (i & 1) < out.rows && (out.gated != nullptr || row_ + (i >> 1) * between_rows() < part.rows);
     }
     if (out.accumulate == 0) return;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) before_[i] = wanted_[i] ? y_[offset(i)] : 0.0f;
+    for (int i = 0; i < 4; ++i) before_[i] = wanted_[i] ? *place(i) : 0.0f;
   }
 
   /// Rows 0 and 8 of the lane's, of both tokens each.
   __device__ __forceinline__ void store(const float (&sums)[4]) const {
     float values[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) values[i] = has_bias_ ? sums[i] + bias_[i >> 1] : sums[i];  // not + 0: that would lose the sign of one
-    if (gated_ != nullptr) {
+    for (int i = 0; i < 4; ++i) values[i] = sums[i];
+    if (part_.bias != nullptr) {  // not + 0: that would lose the sign of one
+      const float bias[2] = {part_.bias[min(row_, part_.rows - 1)], part_.bias[min(row_ + between_rows(), part_.rows - 1)]};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] += bias[i >> 1];
+    }
+    if (out_.gated != nullptr) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (wanted_[i]) gated_[offset(i)] = __float2bfloat16_rn(activate(out_.kind, values[i]) * values[2 + i]);
+        __nv_bfloat16* to = static_cast<__nv_bfloat16*>(to_) + i * (part_.rows / 2);
+        if (wanted_[i]) *to = __float2bfloat16_rn(activate(out_.kind, values[i]) * values[2 + i]);
       }
       return;
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (wanted_[i]) y_[offset(i)] = out_.accumulate ? before_[i] + values[i] : values[i];
+      if (wanted_[i]) *place(i) = out_.accumulate ? before_[i] + values[i] : values[i];
     }
   }
 
  private:
-  __device__ __forceinline__ int offset(int i) const { return (i & 1) * between_tokens_ + (i >> 1) * between_rows_; }
+  /// As packed_row() has them.
+  __device__ __forceinline__ int between_rows() const { return part_.paired_halves ? part_.rows / 2 : 8; }
+  __device__ __forceinline__ float* place(int i) const {
+    return static_cast<float*>(to_) + (i & 1) * out_.y_stride + (i >> 1) * between_rows();
+  }
 
   const LinearOutput& out_;
-  float* y_;
-  __nv_bfloat16* gated_;
-  bool has_bias_, wanted_[4];
-  float bias_[2], before_[4];
-  int between_tokens_, between_rows_;
+  const PackedPart& part_;
+  int row_;
+  void* to_;  // y or gated
+  bool wanted_[4];
+  float before_[4];
 };
 
 }  // namespace tensorfold::ops::cuda

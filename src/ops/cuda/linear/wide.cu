@@ -188,7 +188,7 @@ void run_wide_plan(CudaContext& context, const PackedPart& part, const LinearCal
 }
 
 bool wide_linear(CudaContext& context, const PackedPart& part, const LinearCall& call) {
-  if (!context.facts().hopper || part.columns % 8 != 0 || call.y_stride > kStrideMax) return false;
+  if (!context.facts().hopper || part.columns % 8 != 0 || std::max<std::int64_t>(call.y_stride, part.rows) > kStrideMax) return false;
   WidePlan plan;
   if (!choose_wide_plan(context.facts(), part, call.rows, plan) || find_kernel(part, plan) == nullptr) return false;
   run_wide_plan(context, part, call, plan);

@@ -9,7 +9,7 @@
 namespace tensorfold::ops::cuda {
 
 /// Queues the part, for any number of rows; they pay from 17 on. False, and nothing queued, where these kernels don't go: GPUs
-/// other than Hopper, columns that tensor copies can't address.
+/// other than Hopper, columns that tensor copies can't address, rows of more than eight million outputs.
 bool wide_linear(CudaContext& context, const PackedPart& part, const LinearCall& call);
 
 enum class SumMode : std::int32_t { kSequential, kTree, kSplit };

@@ -366,7 +366,7 @@ class Output {
   __device__ __forceinline__ void read(int n, float* before) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (is_wanted(n, i)) before[i] = y_[offset(n, i)];
+      before[i] = is_wanted(n, i) ? y_[offset(n, i)] : 0.0f;
     }
   }
   /// `before`: of read(), when the output accumulates.
@@ -402,19 +402,24 @@ class Output {
   int tokens_left_, between_tokens_, between_rows_;
 };
 
-/// `acc`, the registers of sums that have been added up, is overwritten: all of what the tile is added to finds its place there. Of
-/// other registers there are too few, and ptxas would store what it reads to local memory.
-template <int kTokens>
+/// `before`: registers for what the sums are added to. As many as there are, a multiple of four, are read at once; what they hold is
+/// lost. Never a wgmma's sums: ptxas makes the kernel's products wait for one another where anything else writes to those.
+template <int kTokens, int kBefore>
 __device__ __forceinline__ void store_sums_of_tile(const WideParameters& p, const WideRun& run, int groups, const Consumer& me,
-                                           const float (&sum)[kTokens / 2], float (&acc)[kTokens / 2]) {
+                                           const float (&sum)[kTokens / 2], float (&before)[kBefore]) {
+  constexpr int kGroups = kBefore / 4;  // of eight tokens
+  static_assert(kTokens / 8 % kGroups == 0);
   const int tile = (run.row_group * groups + me.group) * kWarpgroupTiles + me.warp;
   const Output<kTokens> output(p, tile, run.token_tile, me.lane);
-  if (output.accumulates()) {
 #pragma unroll
-    for (int n = 0; n < kTokens / 8; ++n) output.read(n, &acc[4 * n]);
+  for (int first = 0; first < kTokens / 8; first += kGroups) {
+    if (output.accumulates()) {
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) output.read(first + i, &before[4 * i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) output.store(first + i, &sum[4 * (first + i)], &before[4 * i]);
   }
-#pragma unroll
-  for (int n = 0; n < kTokens / 8; ++n) output.store(n, &sum[4 * n], &acc[4 * n]);
 }
 
 /// Takes over the sum that the CTA before this one published: values = its sum + values.
@@ -452,7 +457,8 @@ __device__ __forceinline__ void consume_sequential(const WideParameters& p, cons
     if (run.publishes) {
       publish(p, groups, me, sum);
     } else {
-      store_sums_of_tile<kTokens>(p, run, groups, me, sum, acc);
+      float before[kTokens == 192 ? 4 : 16];  // registers that are free
+      store_sums_of_tile<kTokens>(p, run, groups, me, sum, before);
     }
   }
 }
@@ -494,7 +500,7 @@ __device__ __forceinline__ void consume_tree(const WideParameters& p, const Ring
     if (run.publishes) {
       publish(p, groups, me, half);
     } else {
-      store_sums_of_tile<kTokens>(p, run, groups, me, half, acc);
+      store_sums_of_tile<kTokens>(p, run, groups, me, half, pair);
     }
   }
 }
