@@ -385,13 +385,12 @@ std::unique_ptr<StateRead::Part> DiskStore::read_state(const StoredState& state,
         read.identity != state.identity || read.scope != state.scope || read.tokens != state.tokens) {
       fail(ErrorCode::kInvalidCheckpoint, "it holds another state than the manifest says");
     }
-    part->payload_bytes = state.file_bytes - header.size();
-    part->payload = std::make_unique_for_overwrite<std::byte[]>(part->payload_bytes);
-    if (!files_->read_all(file, part->payload.get(), part->payload_bytes, header.size())) {
+    part->payload = HostPages(state.file_bytes - header.size());
+    if (!files_->read_all(file, part->payload.data(), part->payload.size(), header.size())) {
       fail(ErrorCode::kInternal, "{}", error_text());
     }
     std::size_t index = 0;
-    const std::byte* at = part->payload.get();
+    const std::byte* at = part->payload.data();
     const auto check = [&](std::uint64_t bytes) {
       if (crc32(at, bytes) != read.checks[index++]) fail(ErrorCode::kInvalidCheckpoint, "a checksum is wrong");
       at += bytes;

@@ -22,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/host_pages.h"
 #include "engine/cache/disk_index.h"
 #include "engine/cache/file_layer.h"
 #include "engine/cache/snapshot_pool.h"
@@ -53,8 +54,7 @@ class StateRead {
  public:
   struct Part {
     StateHeader header;
-    std::unique_ptr<std::byte[]> payload;  // payload_bytes: not cleared before it is read into
-    std::size_t payload_bytes = 0;
+    HostPages payload;
   };
   /// The next part, or nothing for now. Parts come in the order of the chain.
   std::unique_ptr<Part> take();

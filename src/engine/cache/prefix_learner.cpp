@@ -335,7 +335,7 @@ bool PrefixLearner::install_group(std::size_t group, std::uint64_t& bytes_left) 
     const auto index = static_cast<std::int32_t>(group);
     if (!pool_.reserve(index, 1)) return false;
     table.push_back(
-        pool_.take_reserved_written(index, filling_->part->payload.get() + header.page_offset(group, block)));
+        pool_.take_reserved_written(index, filling_->part->payload.data() + header.page_offset(group, block)));
     bytes_left -= std::min(bytes_left, pages.page_bytes);
     if (bytes_left == 0) break;
   }
@@ -354,7 +354,7 @@ void PrefixLearner::install_part() {
     if (tree_.is_recurrent()) {
       if (part->header.snapshot_bytes != tree_.snapshot_bytes()) return end_fill();
       const auto size = static_cast<std::size_t>(tree_.snapshot_bytes());
-      snapshot = snapshots_.take_filled(part->payload.get() + part->payload_bytes - size, size);
+      snapshot = snapshots_.take_filled(part->payload.data() + part->payload.size() - size, size);
     }
     keep_filled(position, true, std::move(snapshot));
   }

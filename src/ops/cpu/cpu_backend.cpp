@@ -3,12 +3,13 @@
 #include "ops/cpu/cpu_backend.h"
 
 #include <sched.h>
-#include <sys/mman.h>
 
 #include <cstring>
+#include <new>
 #include <thread>
 
 #include "base/error.h"
+#include "base/host_pages.h"
 #include "ops/cpu/cpu_operations.h"
 #include "ops/cpu/linear.h"
 
@@ -19,29 +20,20 @@ namespace {
 constexpr int kArithmeticVersion = 1;
 constexpr int kThreadsMax = 1024;
 
-/// Anonymous pages: zero without being touched, so that a pool costs memory only where it is used.
+/// A pool costs memory only where it is used: pages are zero without being touched.
 class CpuBuffer final : public Buffer {
  public:
-  CpuBuffer(std::size_t bytes, const char* purpose) : bytes_(bytes) {
-    if (bytes == 0) return;
-    void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) {
-      fail(ErrorCode::kResourceExhausted,
-           "Out of memory: {} needs {} MiB. Lower --context or the number of lanes, or use a smaller model.", purpose,
-           (bytes + (1u << 20) - 1) >> 20);
-    }
-    data_ = mapped;
-    madvise(data_, bytes_, MADV_HUGEPAGE);
+  CpuBuffer(std::size_t bytes, const char* purpose) try : pages_(bytes) {
+  } catch (const std::bad_alloc&) {
+    fail(ErrorCode::kResourceExhausted,
+         "Out of memory: {} needs {} MiB. Lower --context or the number of lanes, or use a smaller model.", purpose,
+         (bytes + (1u << 20) - 1) >> 20);
   }
-  ~CpuBuffer() override {
-    if (data_ != nullptr) munmap(data_, bytes_);
-  }
-  void* data() override { return data_; }
-  std::size_t bytes() const override { return bytes_; }
+  void* data() override { return pages_.data(); }
+  std::size_t bytes() const override { return pages_.size(); }
 
  private:
-  void* data_ = nullptr;
-  std::size_t bytes_;
+  HostPages pages_;
 };
 
 cpu::CpuPath path_of(const std::string& name) {

@@ -107,7 +107,7 @@ void decode_packed_row(const CpuLinear& weight, std::int64_t expert, std::int64_
     const std::int64_t in_part = row - part.first_row;
     if (in_part >= part.rows) continue;
     const std::int64_t panel = expert * part.panels + in_part / kPanelRows;
-    decode_lane(part.layout, part.storage.data() + panel * part.layout.panel_bytes,
+    decode_lane(part.layout, part.data() + panel * part.layout.panel_bytes,
                 static_cast<int>(in_part % kPanelRows), weight.columns(), out);
     return;
   }

@@ -127,7 +127,7 @@ LinearTask make_task(const CpuLinear& weight, const Job& job, std::int64_t index
   const std::int64_t units = job.kernels->x_units(job.rows);
   LinearTask task;
   task.layout = part->layout;
-  task.panels = part->storage.data() + (job.expert * part->panels + first) * part->layout.panel_bytes;
+  task.panels = part->data() + (job.expert * part->panels + first) * part->layout.panel_bytes;
   task.panel_count = static_cast<int>(count);
   task.last_panel_rows =
       static_cast<int>(std::min<std::int64_t>(kPanelRows, part->rows - (first + count - 1) * kPanelRows));

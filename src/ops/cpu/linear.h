@@ -10,28 +10,13 @@
 #include <vector>
 
 #include "base/bf16.h"
+#include "base/host_pages.h"
 #include "base/thread_pool.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/linear_layout.h"
 #include "ops/linear.h"
 
 namespace tensorfold::ops::cpu {
-
-/// Anonymous pages for packed weights, on huge pages where the system gives them.
-class PackedStorage {
- public:
-  PackedStorage() = default;
-  explicit PackedStorage(std::size_t bytes);
-  ~PackedStorage();
-  PackedStorage(PackedStorage&& other) noexcept;
-  PackedStorage& operator=(PackedStorage&& other) noexcept;
-  std::uint8_t* data() const { return data_; }
-  std::size_t size() const { return bytes_; }
-
- private:
-  std::uint8_t* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
 
 /// One of the stacked parts: its own format and panels. Expert e's panels follow expert e-1's.
 struct PackedPart {
@@ -40,7 +25,8 @@ struct PackedPart {
   std::int64_t rows = 0;
   std::int64_t panels = 0;  // of one expert
   bool decode_in_default_mode = false;
-  PackedStorage storage;
+  HostPages storage;
+  std::uint8_t* data() const { return reinterpret_cast<std::uint8_t*>(storage.data()); }
 };
 
 class CpuLinear : public Linear {

@@ -1,12 +1,11 @@
 // From a checkpoint's matrix to panels (linear_layout.h): checks of the source, layout, and the copy, in parallel over
 // panels. Runs at load only.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
@@ -17,8 +16,6 @@
 
 namespace tensorfold::ops::cpu {
 namespace {
-
-constexpr std::size_t kCacheLine = 64;
 
 // Below this, a product of a code and a scale could round differently where denormals are flushed: fp32's smallest
 // normal number is 2^-126, and the last bit of a scale lies 23 places below its first. A scale may also be divided by up to
@@ -199,16 +196,24 @@ bool pack_panel(const WeightView& view, const PanelLayout& layout, const std::ve
   return tiny;
 }
 
+HostPages take_storage(std::size_t bytes) {
+  try {
+    return HostPages(bytes);
+  } catch (const std::bad_alloc&) {
+    fail(ErrorCode::kResourceExhausted, "can't allocate {} bytes for packed weights; free memory or use a smaller model", bytes);
+  }
+}
+
 PackedPart pack_part(const WeightView& view, const std::vector<std::int32_t>* order, CpuPath path, ThreadPool& pool) {
   PackedPart part;
   part.layout = make_layout(view, path);
   part.rows = view.rows;
   part.panels = (view.rows + kPanelRows - 1) / kPanelRows;
   const std::size_t panels = static_cast<std::size_t>(view.experts * part.panels);
-  part.storage = PackedStorage(checked_multiply(panels, static_cast<std::size_t>(part.layout.panel_bytes), view.name));
+  part.storage = take_storage(checked_multiply(panels, static_cast<std::size_t>(part.layout.panel_bytes), view.name));
   std::atomic<bool> tiny{false};
   pool.parallel_for(static_cast<std::int64_t>(panels), [&](std::int64_t panel, int) {
-    std::uint8_t* to = part.storage.data() + panel * part.layout.panel_bytes;
+    std::uint8_t* to = part.data() + panel * part.layout.panel_bytes;
     if (pack_panel(view, part.layout, order, panel / part.panels, panel % part.panels, to)) tiny.store(true);
   });
   part.decode_in_default_mode = tiny.load();
@@ -216,31 +221,6 @@ PackedPart pack_part(const WeightView& view, const std::vector<std::int32_t>* or
 }
 
 }  // namespace
-
-PackedStorage::PackedStorage(std::size_t bytes) : bytes_((bytes + kCacheLine - 1) / kCacheLine * kCacheLine) {
-  constexpr std::size_t kHugePage = 2u << 20;
-  void* pages = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (pages == MAP_FAILED) {
-    bytes_ = 0;
-    fail(ErrorCode::kResourceExhausted,
-         "can't allocate {} bytes for packed weights; free memory or use a smaller model", bytes);
-  }
-  if (bytes_ >= kHugePage) madvise(pages, bytes_, MADV_HUGEPAGE);
-  data_ = static_cast<std::uint8_t*>(pages);
-}
-
-PackedStorage::~PackedStorage() {
-  if (data_ != nullptr) munmap(data_, bytes_);
-}
-
-PackedStorage::PackedStorage(PackedStorage&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-
-PackedStorage& PackedStorage::operator=(PackedStorage&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
 
 std::size_t CpuLinear::packed_bytes() const {
   std::size_t bytes = bias_.size() * sizeof(float);
